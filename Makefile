@@ -1,0 +1,37 @@
+# make demo    the gain on one machine, in under two minutes
+# make test    lint, types and all tests
+# make lint    ruff and mypy alone
+# make bench   speed against Gloo and Open MPI, as ratios within one run
+
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint format bench clean
+
+demo: .venv/ready
+	$(BIN)/outpace demo
+
+test: lint
+	$(BIN)/python -m pytest
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: .venv/ready
+	$(BIN)/python bench/collectives.py
+	$(BIN)/python bench/solo_step.py
+	$(BIN)/python bench/grace.py
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+clean:
+	rm -rf .venv build dist src/*.egg-info

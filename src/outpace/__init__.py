@@ -1,0 +1,38 @@
+"""outpace: PyTorch data-parallel training that does not wait for the slowest rank.
+
+    face          DistributedOptimizer, the `outpace` command, reports
+    strategies    one short file per algorithm
+    protocol      pure: who is in which round, as the fold of a log
+    engines       local (shared memory on one machine)
+
+Each layer knows only the one below it.
+"""
+
+from outpace.errors import (
+    ArenaFull,
+    ArenaInvalid,
+    BelowQuorum,
+    ModelMismatch,
+    OutpaceError,
+    RankFailed,
+    TimedOut,
+)
+from outpace.launch import spawn
+from outpace.optimizer import DistributedOptimizer
+from outpace.strategies import Eager, Strategy
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ArenaFull",
+    "ArenaInvalid",
+    "BelowQuorum",
+    "DistributedOptimizer",
+    "Eager",
+    "ModelMismatch",
+    "OutpaceError",
+    "RankFailed",
+    "Strategy",
+    "TimedOut",
+    "spawn",
+]

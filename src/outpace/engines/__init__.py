@@ -1,0 +1,1 @@
+"""Engines carry contributions and results. Each offers the interface in `base`; strategies know nothing else."""

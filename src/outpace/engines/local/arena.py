@@ -1,0 +1,226 @@
+"""The shared memory of one host: three files, mapped and opened by every rank.
+
+Owns creating, checking and closing them, and typed views into the memory. On Linux they are anonymous, vanish with
+their last holder whatever kills it, and are not bound by the size of /dev/shm. Elsewhere they are files readable by
+their owner only, in a directory that the next start sweeps away.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import mmap
+import os
+import shutil
+import struct
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outpace.engines.local.layout import ArenaLayout
+from outpace.engines.local.life import Life
+from outpace.errors import ArenaFull, ArenaInvalid
+
+MAGIC = b"outpace\0"
+LAYOUT_VERSION = 1
+_HEAD = struct.Struct("<8sII16s")  # magic, layout version, length of the description, job id
+_DIRECTORY_PREFIX = f"outpace-{os.getuid()}-"
+NAMES = ("arena", "log", "life")
+_in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its own life
+
+
+@dataclass
+class Files:
+    """The three open files of an arena, and the directory they lie in if they have names."""
+
+    arena: int
+    log: int
+    life: int
+    directory: Path | None = None
+
+    @property
+    def fds(self) -> tuple[int, int, int]:
+        """All three, in the order they are announced in."""
+        return self.arena, self.log, self.life
+
+    def close(self) -> None:
+        """Closes them. Drops this process's life, so it comes last of all."""
+        for fd in self.fds:
+            os.close(fd)
+
+
+def create_files() -> Files:
+    """New, empty files: anonymous where the system can, else in a private directory."""
+    directory = os.environ.get("OUTPACE_ARENA_DIR")
+    if directory is None and hasattr(os, "memfd_create"):
+        arena, log, life = (os.memfd_create(f"outpace-{name}") for name in NAMES)
+        return Files(arena, _reopen_for_append(f"/proc/self/fd/{log}", log), life)
+    base = Path(directory or ("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()))
+    _sweep(base)
+    path = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX, dir=base))
+    _in_use.add(path)
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+    arena, log, life = (os.open(path / name, flags | _append_flag(name), 0o600) for name in NAMES)
+    return Files(arena, log, life, path)
+
+
+def open_files(paths: Sequence[str], directory: Path | None) -> Files:
+    """Opens another rank's files. Raises OSError if they are gone."""
+    fds: list[int] = []
+    if directory is not None:
+        _in_use.add(directory)
+    try:
+        for name, path in zip(NAMES, paths, strict=True):
+            fds.append(os.open(path, os.O_RDWR | _append_flag(name)))
+            if os.fstat(fds[-1]).st_uid != os.geteuid():
+                raise ArenaInvalid(f"the arena at {path} belongs to another user; it was left untouched")
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return Files(fds[0], fds[1], fds[2], directory)
+
+
+def remove_directory(files: Files, world: int) -> None:
+    """Removes the files' names once nobody else lives in them. Anonymous files need nothing."""
+    if files.directory is not None and not any(Life(files.life).lives(rank) for rank in range(world)):
+        shutil.rmtree(files.directory, ignore_errors=True)
+
+
+def write_header(fd: int, layout: ArenaLayout, job: bytes, description: dict[str, Any]) -> None:
+    """Makes the file an arena of this job. The description is what ranks compare their models by."""
+    body = json.dumps(description).encode()
+    os.pwrite(fd, _HEAD.pack(MAGIC, LAYOUT_VERSION, len(body), job) + body, 0)
+    try:
+        os.ftruncate(fd, layout.total_bytes)
+    except OSError as error:
+        raise ArenaFull(f"the arena of {_size(layout.total_bytes)} could not be made: {error}") from error
+
+
+def header_bytes(description: dict[str, Any]) -> int:
+    """Room the header of such a description takes."""
+    return _HEAD.size + len(json.dumps(description).encode())
+
+
+def read_header(fd: int, job: bytes | None = None) -> dict[str, Any]:
+    """Checks that a file is an arena (of this job), and returns its description."""
+    head = os.pread(fd, _HEAD.size, 0)
+    if len(head) < _HEAD.size or head[:8] != MAGIC:
+        raise ArenaInvalid("the file is not an outpace arena; it was left untouched. Start the job again")
+    _, version, length, owner = _HEAD.unpack(head)
+    if version != LAYOUT_VERSION:
+        raise ArenaInvalid(
+            f"the arena has layout version {version}, this outpace writes version {LAYOUT_VERSION}; "
+            "run the same outpace on all ranks"
+        )
+    if job is not None and owner != job:
+        raise ArenaInvalid("the arena belongs to another job; it was left untouched. Start the job again")
+    try:
+        description: dict[str, Any] = json.loads(os.pread(fd, length, _HEAD.size))
+    except ValueError as error:
+        raise ArenaInvalid("the arena's header is damaged; it was left untouched. Start the job again") from error
+    return description
+
+
+def check_room(layout: ArenaLayout, kept: int) -> None:
+    """Raises `ArenaFull` before anything is written, if the memory training needs is not there."""
+    need, room = layout.usual_bytes(kept), _available_bytes()
+    if need > room:
+        raise ArenaFull(
+            f"training with {layout.world} ranks needs {_size(need)} of shared memory, and {_size(room)} are free: "
+            f"one vector of {_size(layout.vector_bytes)} for each rank, {kept} + 2 for results, and two snapshots. "
+            f"Use fewer ranks, a smaller max_staleness (now {kept}), or a machine with more memory"
+        )
+
+
+def reserve(files: Files, layout: ArenaLayout, kept: int) -> None:
+    """Takes the room of named files up front, so that a full disk is an error here and not a crash later."""
+    if files.directory is None:
+        return
+    try:
+        os.posix_fallocate(files.arena, 0, layout.slot(min(kept + 2, layout.slots)))
+        for buffer in (0, 1):
+            os.posix_fallocate(files.arena, layout.state(buffer), 3 * layout.vector_bytes)
+    except OSError as error:
+        free = shutil.disk_usage(files.directory).free
+        raise ArenaFull(
+            f"training needs {_size(layout.usual_bytes(kept))} in {files.directory.parent}, where {_size(free)} "
+            f"are free ({error.strerror}). Point OUTPACE_ARENA_DIR at a larger file system, or unset it"
+        ) from error
+
+
+class Memory:
+    """The mapped arena."""
+
+    def __init__(self, fd: int, layout: ArenaLayout) -> None:
+        self.layout = layout
+        self._map = mmap.mmap(fd, layout.total_bytes)
+        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.raw = memoryview(self._map)
+        self.word = ctypes.c_uint32.from_buffer(self._map, layout.control)
+
+    def region(self, offset: int, nbytes: int) -> torch.Tensor:
+        """A byte tensor inside the arena."""
+        return self.bytes[offset : offset + nbytes]
+
+    def numbers(self, offset: int, count: int, code: str) -> memoryview[Any]:
+        """Typed access to `count` numbers of 8 bytes."""
+        return self.raw[offset : offset + 8 * count].cast(code)  # type: ignore[call-overload,no-any-return]
+
+    def write_blob(self, offset: int, blob: bytes) -> None:
+        """Stores bytes with their length."""
+        self.raw[offset + 8 : offset + 8 + len(blob)] = blob
+        self.raw[offset : offset + 8] = len(blob).to_bytes(8, "little")
+
+    def read_blob(self, offset: int) -> bytes:
+        """The inverse of `write_blob`."""
+        length = int.from_bytes(self.raw[offset : offset + 8], "little")
+        return bytes(self.raw[offset + 8 : offset + 8 + length])
+
+
+def _append_flag(name: str) -> int:
+    return os.O_APPEND if name == "log" else 0
+
+
+def _reopen_for_append(path: str, fd: int) -> int:
+    appending = os.open(path, os.O_RDWR | os.O_APPEND)
+    os.close(fd)
+    return appending
+
+
+def _sweep(base: Path) -> None:
+    """Removes what a killed run left behind: directories of ours in which nobody lives."""
+    for path in set(base.glob(_DIRECTORY_PREFIX + "*")) - _in_use:
+        try:
+            fd = os.open(path / "life", os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            abandoned = not any(Life(fd).lives(rank) for rank in range(1024))
+        finally:
+            os.close(fd)
+        if abandoned:
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _available_bytes() -> int:
+    """Memory that can still be used: what the system has free, or what the container may still take."""
+    free = sys.maxsize
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        for line in meminfo.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                free = int(line.split()[1]) * 1024
+    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
+    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
+        free = min(free, int(text) - int(used.read_text()))
+    return free
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"

@@ -1,0 +1,62 @@
+"""Waiting without CPU: one futex word in the arena, rung after anything a waiter may care about.
+
+A ring that gets lost costs one slice, never a hang: every wait ends after at most a slice and looks at the log again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+import time
+
+SLICE_S = 0.010
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+_FUTEX_WAIT, _FUTEX_WAKE_OP = 0, 5
+_ADD_ONE_NEVER_MORE = (1 << 28) | (1 << 12)  # *word += 1; wake the second set only if the old value was 0
+_EVERYBODY = 2**31 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class Bell:
+    """A counter that can be waited on. Without futexes, waiting is a short sleep."""
+
+    def __init__(self, word: ctypes.c_uint32) -> None:
+        self._word = word
+        number = _SYS_FUTEX.get(platform.machine()) if sys.platform.startswith("linux") else None
+        self._number = None if number is None else ctypes.c_long(number)
+        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
+        self._address = ctypes.c_void_p(ctypes.addressof(word))
+
+    def value(self) -> int:
+        """Read before looking at the log, so that a ring in between is not missed."""
+        return self._word.value
+
+    def ring(self) -> None:
+        """Wakes all waiters."""
+        if self._number is None:
+            self._word.value += 1
+            return
+        self._syscall(
+            self._number,
+            self._address,
+            _FUTEX_WAKE_OP,
+            _EVERYBODY,
+            ctypes.c_long(0),
+            self._address,
+            ctypes.c_uint32(_ADD_ONE_NEVER_MORE),
+        )
+
+    def wait(self, value: int, seconds: float = SLICE_S) -> None:
+        """Sleeps until rung, if the bell still shows `value`; never longer than a slice. Releases the GIL."""
+        seconds = min(seconds, SLICE_S)
+        if seconds <= 0:
+            return
+        if self._number is None:
+            time.sleep(min(seconds, 0.001))
+            return
+        timeout = _Timespec(0, int(seconds * 1e9))
+        self._syscall(self._number, self._address, _FUTEX_WAIT, ctypes.c_uint32(value), ctypes.byref(timeout), None, 0)

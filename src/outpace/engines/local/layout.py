@@ -1,0 +1,115 @@
+"""Where everything lies in the arena. Pure arithmetic, equal on all ranks because their schemas are.
+
+Regions are reserved for the worst case and touched only when needed: shared memory that nobody wrote costs nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PAGE = 4096
+HOLD_BYTES = 64  #: one cache line a rank, so that holds do not disturb each other
+CHUNK_STATE_BYTES = 24  #: claimed tag, done tag, sum of squares
+STATE_VECTORS = 8  #: room for this many optimizer state vectors in a snapshot
+_PLAIN_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class ArenaLayout:
+    """Offsets and sizes in bytes."""
+
+    world: int
+    slots: int
+    vector_bytes: int
+    chunks: int
+    header_bytes: int
+    meta_bytes: int
+    buffer_bytes: int  #: one rank's model buffers
+    state_bytes: int  #: one snapshot
+
+    @classmethod
+    def of(
+        cls,
+        world: int,
+        slots: int,
+        vector_bytes: int,
+        chunks: int,
+        tensors: int,
+        groups: int,
+        buffer_bytes: int,
+        extra_bytes: int,
+        header_bytes: int,
+    ) -> ArenaLayout:
+        """The arena for a model with so many tensors and parameter groups."""
+        plain = _PLAIN_BYTES + 1024 * tensors + 65536 * world
+        return cls(
+            world=world,
+            slots=slots,
+            vector_bytes=_pages(vector_bytes),
+            chunks=chunks,
+            header_bytes=_pages(header_bytes),
+            meta_bytes=_pages(64 + tensors + 4096 * groups),
+            buffer_bytes=_pages(buffer_bytes),
+            state_bytes=_pages((1 + STATE_VECTORS) * vector_bytes + buffer_bytes + extra_bytes + plain),
+        )
+
+    @property
+    def control(self) -> int:
+        """The bell, then one hold for each rank."""
+        return self.header_bytes
+
+    @property
+    def latest(self) -> int:
+        """Hint at the buffer of the latest snapshot, for ranks that cannot read the log from its beginning."""
+        return self.control + 8
+
+    def hold(self, rank: int) -> int:
+        """Which slot a rank is using."""
+        return self.control + HOLD_BYTES * (1 + rank)
+
+    @property
+    def _tables(self) -> int:
+        return self.control + _pages(HOLD_BYTES * (1 + self.world))
+
+    def row_meta(self, rank: int, row: int) -> int:
+        """What goes with a row: which parameters had gradients, and the hyper-parameters."""
+        return self._tables + (2 * rank + row) * self.meta_bytes
+
+    def slot_meta(self, slot: int) -> int:
+        """What goes with a slot, likewise."""
+        return self._tables + (2 * self.world + slot) * self.meta_bytes
+
+    def chunk_states(self, slot: int) -> int:
+        """Progress of the reduction into a slot."""
+        base = self._tables + (2 * self.world + self.slots) * self.meta_bytes
+        return base + slot * _pages(self.chunks * CHUNK_STATE_BYTES)
+
+    def buffer_row(self, parity: int, rank: int) -> int:
+        """A rank's model buffers: parities 0 and 1 for synchronisations in turn, 2 for the end."""
+        return self.chunk_states(self.slots) + (parity * self.world + rank) * self.buffer_bytes
+
+    def row(self, rank: int, row: int) -> int:
+        """Where a contribution lies. All first rows come first: the second ones are seldom touched."""
+        return self.buffer_row(3, 0) + (row * self.world + rank) * self.vector_bytes
+
+    def slot(self, slot: int) -> int:
+        """Where a result lies."""
+        return self.row(0, 2) + slot * self.vector_bytes
+
+    def state(self, buffer: int) -> int:
+        """Where a snapshot lies."""
+        return self.slot(self.slots) + buffer * self.state_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """Address space of the whole arena."""
+        return self.state(self.world + 1)
+
+    def usual_bytes(self, kept: int, state_vectors: int = 2) -> int:
+        """Memory that training really touches when nobody is stopped: P rows, R+2 slots, two snapshots."""
+        vectors = self.world + kept + 2 + 2 * (1 + state_vectors)
+        return self.buffer_row(3, 0) + vectors * self.vector_bytes
+
+
+def _pages(nbytes: int) -> int:
+    return max(1, -(-nbytes // PAGE)) * PAGE

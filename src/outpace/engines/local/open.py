@@ -1,0 +1,46 @@
+"""Opens a local engine for a replica: lays out the arena, meets the other ranks, joins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outpace.engines.local.arena import header_bytes
+from outpace.engines.local.engine import LocalEngine
+from outpace.engines.local.layout import ArenaLayout
+from outpace.engines.local.rendezvous import Meeting
+from outpace.environment import Place, meeting_name, store_of
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.rules import Rules
+from outpace.replica import OptimizerReplica
+from outpace.vector import VectorLayout, packed
+
+
+def open_local(
+    replica: OptimizerReplica, rules: Rules, place: Place, max_grad_norm: float | None, timeout_s: float
+) -> LocalEngine:
+    """A running engine. Blocks until every rank of the world is there."""
+    vector = VectorLayout.of(replica.named_parameters())
+    buffers = replica.buffers()
+    description: dict[str, Any] = {
+        "parameters": vector.describe(),
+        "buffers": [[f"buffer {i}", list(b.shape), str(b.dtype)] for i, b in enumerate(buffers)],
+        "optimizer": type(replica.inner).__name__,
+        "groups": [len(group["params"]) for group in replica.inner.param_groups],
+        "max_grad_norm": max_grad_norm,
+        **rules.to_dict(),
+    }
+    layout = ArenaLayout.of(
+        world=place.world,
+        slots=Ledger(rules).slots,
+        vector_bytes=vector.nbytes,
+        chunks=len(vector.chunks()),
+        tensors=len(vector.entries),
+        groups=len(replica.inner.param_groups),
+        buffer_bytes=packed(buffers)[1],
+        extra_bytes=replica.extra_bytes(),
+        header_bytes=header_bytes(description),
+    )
+    meeting = Meeting(store_of(place), meeting_name(), place.rank, place.world, timeout_s)
+    engine = LocalEngine(replica, vector, rules, layout, description, meeting, place.rank, max_grad_norm, timeout_s)
+    engine.start()
+    return engine

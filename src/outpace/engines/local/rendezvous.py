@@ -1,0 +1,139 @@
+"""How the ranks of one host find one arena. Owns the announcement in the store that torchrun provides.
+
+Rank 0 makes the arena, unless one is announced already: then it, too, was restarted. Others open the files through
+/proc of a living member, or by name where the files have names. Nothing goes through the store after that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from torch.distributed import Store
+
+from outpace.engines.local import arena
+from outpace.engines.local.arena import Files
+from outpace.engines.local.layout import ArenaLayout
+from outpace.errors import ArenaInvalid, ModelMismatch, TimedOut
+
+
+class Meeting:
+    """The place in the store where the ranks of one optimizer meet."""
+
+    def __init__(self, store: Store | None, name: str, rank: int, world: int, timeout_s: float) -> None:
+        self._store = store
+        self._name = name
+        self._rank = rank
+        self._world = world
+        self._timeout = timedelta(seconds=timeout_s)
+
+    def enter(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> Files:
+        """This rank's open files of the common arena."""
+        if self._store is None:
+            return self._make(description, layout, kept)[0]
+        if self._rank == 0 and not self._store.check([self._key("arena")]):
+            files, job = self._make(description, layout, kept)
+            self._announce("arena", files, job)
+        else:
+            files, job = self._open()
+            try:
+                _compare(description, arena.read_header(files.arena, job), self._rank)
+            except BaseException:
+                files.close()
+                raise
+        self._announce(f"member/{self._rank}", files, job)
+        return files
+
+    def _make(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> tuple[Files, bytes]:
+        arena.check_room(layout, kept)
+        files, job = arena.create_files(), secrets.token_bytes(16)
+        try:
+            arena.write_header(files.arena, layout, job, description)
+            arena.reserve(files, layout, kept)
+        except BaseException:
+            arena.remove_directory(files, self._world)
+            files.close()
+            raise
+        return files, job
+
+    def _announce(self, what: str, files: Files, job: bytes) -> None:
+        assert self._store is not None
+        directory = None if files.directory is None else str(files.directory)
+        note = {"pid": os.getpid(), "fds": files.fds, "directory": directory, "job": job.hex()}
+        self._store.set(self._key(what), json.dumps(note))
+
+    def _open(self) -> tuple[Files, bytes]:
+        """Through whichever announced member still lives."""
+        assert self._store is not None
+        try:
+            self._store.wait([self._key("arena")], self._timeout)
+        except Exception as error:
+            raise TimedOut(
+                f"[rank {self._rank}] rank 0 did not open an arena within {self._timeout.total_seconds():.0f} s. "
+                "See whether it started, and whether it constructed its DistributedOptimizer"
+            ) from error
+        keys = ["arena", *(f"member/{rank}" for rank in range(self._world) if rank != self._rank)]
+        troubles: list[str] = []
+        for key in map(self._key, keys):
+            if not self._store.check([key]):
+                continue
+            note = json.loads(self._store.get(key))
+            job = bytes.fromhex(note["job"])
+            try:
+                return _open_announced(note, job), job
+            except (OSError, ArenaInvalid) as error:
+                troubles.append(f"process {note['pid']}: {error}")
+        raise ArenaInvalid(
+            f"[rank {self._rank}] the announced arena cannot be opened ({'; '.join(troubles)}). If the ranks run "
+            "in separate containers or under a hardened kernel, point OUTPACE_ARENA_DIR at a directory they share"
+        )
+
+    def _key(self, what: str) -> str:
+        return f"outpace/{self._name}/{what}"
+
+
+def _open_announced(note: dict[str, Any], job: bytes) -> Files:
+    directory = None if note["directory"] is None else Path(note["directory"])
+    named = [str(directory / name) for name in arena.NAMES] if directory else None
+    files = arena.open_files(named or [f"/proc/{note['pid']}/fd/{fd}" for fd in note["fds"]], directory)
+    try:
+        arena.read_header(files.arena, job)
+    except BaseException:
+        files.close()
+        raise
+    return files
+
+
+def _compare(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> None:
+    """Refuses a rank whose model, optimizer or rules differ, naming the first difference."""
+    for part in ("parameters", "buffers"):
+        for index in range(max(len(mine[part]), len(theirs[part]))):
+            here = mine[part][index] if index < len(mine[part]) else None
+            there = theirs[part][index] if index < len(theirs[part]) else None
+            if here != there:
+                raise ModelMismatch(
+                    f"rank {rank} has another model than rank 0: first difference is "
+                    f"{_describe(here, there)}. Start all ranks from the same code"
+                )
+    for part in mine:
+        if mine[part] != theirs.get(part):
+            raise ModelMismatch(
+                f"rank {rank} runs with other settings than rank 0: {part} is {mine[part]!r} here, "
+                f"{theirs.get(part)!r} there. Start all ranks from the same code"
+            )
+
+
+def _describe(here: list[Any] | None, there: list[Any] | None) -> str:
+    if here is None or there is None:
+        present, where = (here, "only here") if there is None else (there, "only there")
+        assert present is not None
+        return f"`{present[0]}` ({present[1]}, {present[2]}), {where}"
+    if here[0] != there[0]:
+        return f"`{here[0]}` here where `{there[0]}` is there"
+    if here[1] != there[1]:
+        return f"`{here[0]}`, {here[1]} here, {there[1]} there"
+    return f"`{here[0]}`, {here[2]} here, {there[2]} there"

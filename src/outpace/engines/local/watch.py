@@ -1,0 +1,143 @@
+"""Reading the log and waiting: one rank's ledger, kept up to date.
+
+Owns the ledger of this rank, the appends that change it, the bell and the probing of lives. Decides nothing: what an
+event means is the ledger's business.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from outpace.engines.local.bell import SLICE_S, Bell
+from outpace.engines.local.faults import Faults
+from outpace.engines.local.life import Life
+from outpace.engines.local.log import Log
+from outpace.errors import BelowQuorum, TimedOut
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.ledger import Ledger
+
+PROBE_S = 0.1
+SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
+
+
+class Watch:
+    """What this rank knows, and how it waits to know more."""
+
+    def __init__(
+        self, rank: int, ledger: Ledger, log: Log, bell: Bell, life: Life, faults: Faults, timeout_s: float
+    ) -> None:
+        self.rank = rank
+        self.ledger = ledger
+        self.incarnation = 0
+        self.waited_s = 0.0
+        self.placed: tuple[int, int, str] = (0, 0, "")  #: own last arrival: step, round open then, what became of it
+        self.log = log
+        self._bell = bell
+        self._life = life
+        self._faults = faults
+        self._timeout_s = timeout_s
+        self._probed = 0.0
+
+    def refresh(self) -> None:
+        """Folds what is new in the log."""
+        for event in self.log.read_new():
+            open_round = self.ledger.round
+            reason = self.ledger.apply(event)
+            if event.kind == Kind.ARRIVE and event.rank == self.rank and event.incarnation == self.incarnation:
+                self.placed = (event.step, open_round, reason)
+
+    def append(self, event: Event) -> None:
+        """Appends in this rank's name, folds, and wakes the others if there is something to wake up for."""
+        before = self._news()
+        round_ = self.ledger.round
+        self._faults.at("before-append", round_)
+        self.log.append(event._replace(time_ns=time.monotonic_ns()))
+        self._faults.at("after-append", round_)
+        self.refresh()
+        if self._news() != before:
+            self._faults.at("before-wake", round_)
+            self._bell.ring()
+
+    def own(self, kind: Kind) -> Event:
+        """An event about this rank itself, to be filled in."""
+        return Event(kind, self.rank, self.incarnation)
+
+    def _news(self) -> tuple[object, ...]:
+        """What waiters care about. An arrival that changes none of this wakes nobody."""
+        ledger = self.ledger
+        sealed = ledger.reducing
+        attempt = None if sealed is None else (sealed.number, sealed.attempt)
+        return ledger.started, ledger.round, attempt, ledger.sync_generation, ledger.snapshots.latest, ledger.ended
+
+    def wait(self, until: Callable[[], bool], meanwhile: Callable[[], bool], purpose: str) -> None:
+        """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did."""
+        began = time.monotonic()
+        try:
+            while True:
+                shown = self._bell.value()
+                self.refresh()
+                if until():
+                    return
+                if self.ledger.below_quorum:
+                    raise BelowQuorum(self._below_quorum())
+                if meanwhile():
+                    continue
+                now = time.monotonic()
+                if now - self._probed > PROBE_S:
+                    self._probed = now
+                    if self._report_deaths():
+                        continue
+                if now - began > self._timeout_s:
+                    raise TimedOut(self._timed_out(purpose))
+                left = self._grace_left_s()
+                self._bell.wait(shown, SLICE_S if left is None else max(1e-5, left))
+        finally:
+            self.waited_s += time.monotonic() - began
+
+    def seal_if_due(self) -> bool:
+        """Ends the grace of the open round when it is over."""
+        left = self._grace_left_s()
+        if left is None or left > 0:
+            return False
+        self.append(self.own(Kind.SEAL)._replace(round=self.ledger.round))
+        return True
+
+    def living(self) -> list[int]:
+        """Ranks that have joined and are not known to be dead."""
+        return [m.rank for m in self.ledger.members.by_rank.values() if m.alive]
+
+    def _grace_left_s(self) -> float | None:
+        """How long this rank still leaves the open round to late-comers. The first to arrive seals first."""
+        deadline = self.ledger.deadline_ns
+        if deadline is None:
+            return None
+        turn = next((i for i, c in enumerate(self.ledger.on_time) if c.rank == self.rank), SEAL_TURNS)
+        return (deadline - time.monotonic_ns()) / 1e9 + min(turn, SEAL_TURNS) * SEAL_TURN_S
+
+    def _report_deaths(self) -> bool:
+        gone = [
+            m
+            for m in self.ledger.members.by_rank.values()
+            if m.alive and m.rank != self.rank and not self._life.lives(m.rank)
+        ]
+        for member in gone:
+            self.append(Event(Kind.DEAD, member.rank, member.incarnation))
+        return bool(gone)
+
+    def _below_quorum(self) -> str:
+        members = self.ledger.members.by_rank.values()
+        dead = sorted(m.rank for m in members if not m.counts)
+        return (
+            f"[rank {self.rank} - round {self.ledger.round}] ranks {dead} died and {self.ledger.members.counted()} "
+            f"of {self.ledger.rules.world} are left, fewer than min_ranks={self.ledger.rules.least_ranks}. "
+            "Nothing more was applied; restart from the last checkpoint, or lower min_ranks"
+        )
+
+    def _timed_out(self, purpose: str) -> str:
+        missing = [r for r in range(self.ledger.rules.world) if r not in self.ledger.members.by_rank]
+        awaited = missing if not self.ledger.started else self.ledger.awaited()
+        return (
+            f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; "
+            f"still missing: ranks {awaited}. Nothing was lost; see whether they hang, or raise timeout_s"
+        )

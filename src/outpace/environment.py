@@ -1,0 +1,64 @@
+"""Who this process is among the ranks. Owns reading torchrun's environment and reaching its store."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
+
+from outpace.errors import OutpaceError
+
+_meetings = itertools.count()
+
+
+@dataclass(frozen=True)
+class Place:
+    """This rank's place in the world."""
+
+    rank: int
+    world: int
+    local_world: int
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether all ranks run on this machine."""
+        return self.local_world == self.world
+
+
+def whereami() -> Place:
+    """From torchrun's variables, or alone without them."""
+    try:
+        world = int(os.environ.get("WORLD_SIZE", "1"))
+        rank = int(os.environ.get("RANK", "0"))
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", world))
+    except ValueError as error:
+        raise OutpaceError(f"RANK, WORLD_SIZE and LOCAL_WORLD_SIZE must be whole numbers: {error}") from error
+    if not 0 <= rank < world:
+        raise OutpaceError(f"RANK={rank} does not lie in a world of {world} ranks; start with torchrun")
+    return Place(rank, world, local)
+
+
+def store_of(place: Place) -> Any:
+    """The job's rendezvous store, or None for a rank that is alone."""
+    if place.world == 1:
+        return None
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing:
+        raise OutpaceError(
+            f"{' and '.join(missing)} are not set, so the ranks cannot find each other. Start with "
+            "`torchrun --nproc-per-node N train.py`, or use outpace.spawn(fn, ranks)"
+        )
+    if not dist.is_available():
+        raise OutpaceError("this torch was built without torch.distributed, which outpace needs to start")
+    store, _, _ = next(rendezvous("env://"))
+    return store
+
+
+def meeting_name() -> str:
+    """A name for the next arena, equal on all ranks because they make their optimizers in the same order."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"{attempt}/{next(_meetings)}"

@@ -1,0 +1,55 @@
+"""Errors, each named after its situation. A message says what happened, to whom, and what you can do."""
+
+from __future__ import annotations
+
+
+class OutpaceError(RuntimeError):
+    """Base of every error outpace raises on its own account."""
+
+
+class ModelMismatch(OutpaceError):
+    """A rank brought another model, optimizer or strategy than the rank that opened the arena."""
+
+
+class ArenaFull(OutpaceError):
+    """The shared memory that training needs is not there."""
+
+
+class ArenaInvalid(OutpaceError):
+    """A file that should be an arena of this job is something else, or damaged."""
+
+
+class BelowQuorum(OutpaceError):
+    """Fewer ranks live than `min_ranks`, so no further round may be committed."""
+
+
+class TimedOut(OutpaceError):
+    """A wait passed its bound. Names the ranks that were waited for."""
+
+
+class RankFailed(OutpaceError):
+    """A rank started by `spawn` raised; carries that rank's own traceback."""
+
+    def __init__(self, message: str, rank: int) -> None:
+        super().__init__(message)
+        self.rank = rank
+
+
+class Finished(OutpaceError):
+    """The optimizer was used after `finish()`."""
+
+
+class SparseGradient(OutpaceError):
+    """A parameter has a sparse gradient, which a dense contribution cannot hold."""
+
+
+class ParametersChanged(OutpaceError):
+    """Parameters were added or removed after construction."""
+
+
+class InvalidRules(OutpaceError, ValueError):
+    """A strategy was given a value it cannot work with."""
+
+
+class UnknownName(OutpaceError, ValueError):
+    """No strategy, imbalance or workload has this name."""

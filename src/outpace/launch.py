@@ -1,0 +1,146 @@
+"""`spawn`: ranks from a function, for notebooks and tests. Owns the children: none survives the call.
+
+A rank that raises ends the run, and its traceback is what the caller sees. A rank that is killed does not: the others
+go on if their strategy can, and its result is None.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from outpace.errors import OutpaceError, RankFailed
+
+log = logging.getLogger("outpace")
+
+_PR_SET_PDEATHSIG = 1
+_STORE_TIMEOUT = timedelta(minutes=30)
+
+
+def spawn(fn: Callable[..., Any], ranks: int, args: Sequence[Any] = (), env: dict[str, str] | None = None) -> list[Any]:
+    """Runs `fn(*args)` once for each rank, in processes of their own, and returns what each returned.
+
+    Blocks until all have ended. The first exception is raised here as `RankFailed` with its traceback, and the other
+    ranks are ended; so they are when this call is interrupted. Each process finds RANK, WORLD_SIZE and the rest in
+    its environment, as under torchrun, and may use `torch.distributed` too.
+    """
+    if not isinstance(ranks, int) or ranks < 1:
+        raise OutpaceError(f"spawn(ranks={ranks!r}): at least one rank is needed")
+    context = _context(fn)
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+    children = [_start(context, fn, args, rank, ranks, store.port, env or {}) for rank in range(ranks)]
+    try:
+        return _gather(children)
+    finally:
+        _end(children)
+        del store  # kept so long: the ranks meet through it, and none of them is special
+
+
+class _Child:
+    def __init__(self, process: Any, pipe: Connection, rank: int) -> None:
+        self.process, self.pipe, self.rank = process, pipe, rank
+
+
+def _context(fn: Callable[..., Any]) -> Any:
+    """Children from a server that has imported torch once. A function typed into a notebook needs a plain fork."""
+    main = sys.modules.get("__main__")
+    if fn.__module__ == "__main__" and not hasattr(main, "__file__"):
+        return multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["outpace"])
+    return context
+
+
+def _start(
+    context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, ranks: int, port: int, env: dict[str, str]
+) -> _Child:
+    ours, theirs = context.Pipe(duplex=False)
+    environment = {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1" if ranks > 1 else ""),
+        **env,
+    }
+    process = context.Process(target=_child, args=(theirs, environment, fn, tuple(args)), name=f"rank {rank}")
+    process.start()
+    theirs.close()
+    return _Child(process, ours, rank)
+
+
+def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """The life of one rank: its result or its traceback goes through the pipe."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears Ctrl-C and ends us
+    os.environ.update({key: value for key, value in environment.items() if value})
+    import torch
+
+    from outpace import lifetimes
+
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    try:
+        answer = (True, fn(*args))
+        lifetimes.end_all()
+        message = pickle.dumps(answer)
+    except BaseException as error:
+        message = pickle.dumps((False, f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"))
+    pipe.send_bytes(message)
+    pipe.close()
+
+
+def _gather(children: list[_Child]) -> list[Any]:
+    results: list[Any] = [None] * len(children)
+    killed: list[str] = []
+    running: dict[object, _Child] = {child.pipe: child for child in children}
+    while running:
+        for pipe in wait([child.pipe for child in running.values()]):
+            child = running.pop(pipe)
+            try:
+                good, value = pickle.loads(child.pipe.recv_bytes())
+            except EOFError:
+                child.process.join()
+                killed.append(f"rank {child.rank} ended with {_cause(child.process.exitcode)}")
+                log.warning("%s; the others go on if their strategy allows it", killed[-1])
+                continue
+            if not good:
+                before = f" (before that, {'; '.join(killed)})" if killed else ""
+                raise RankFailed(f"rank {child.rank} raised{before}: {value}", child.rank)
+            results[child.rank] = value
+    if len(killed) == len(children):
+        raise RankFailed(f"no rank came to its end: {'; '.join(killed)}", children[0].rank)
+    return results
+
+
+def _cause(exitcode: int | None) -> str:
+    if exitcode is not None and exitcode < 0:
+        return f"signal {signal.Signals(-exitcode).name}"
+    return f"exit code {exitcode}"
+
+
+def _end(children: list[_Child]) -> None:
+    """Ends whoever is left, also one that is stopped."""
+    for child in children:
+        if child.process.is_alive():
+            child.process.kill()
+    for child in children:
+        child.process.join()
+        child.pipe.close()

@@ -1,0 +1,36 @@
+"""What becomes of engines when a script simply ends. Owns the end of a process that never called `finish()`.
+
+After a normal end the rank leaves the quorum, so that nobody takes it for dead. After an exception it does not: the
+others then learn that it died.
+"""
+
+from __future__ import annotations
+
+import atexit
+import sys
+import weakref
+
+from outpace.engines.local.engine import LocalEngine
+
+_open: weakref.WeakSet[LocalEngine] = weakref.WeakSet()
+
+
+def watch(engine: LocalEngine) -> None:
+    """Cares for this engine at the end of the process."""
+    _open.add(engine)
+
+
+def forget(engine: LocalEngine) -> None:
+    """The engine was ended properly."""
+    _open.discard(engine)
+
+
+@atexit.register
+def end_all() -> None:
+    """Leaves all rounds; runs at exit, also in processes that skip `atexit`."""
+    failed = getattr(sys, "last_value", None) is not None
+    for engine in list(_open):
+        if not failed:
+            engine.leave()
+        engine.close()
+        forget(engine)

@@ -1,0 +1,1 @@
+"""What can be seen of a run, without any collective: every rank has the ledger of all."""

@@ -1,0 +1,72 @@
+"""Statistics of a run, read off a rank's ledger. Owns their shape; measures nothing itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+from outpace.protocol.ledger import Ledger
+
+
+@dataclass(frozen=True)
+class RankStats:
+    """What became of one rank's contributions."""
+
+    rank: int
+    state: str  #: active, syncing, finished or dead
+    on_time: int
+    carried: int
+    dropped: int
+    share: float  #: of all contributions that were applied
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What this rank knows of the run so far."""
+
+    rank: int
+    version: int  #: rounds this replica has applied
+    round: int  #: the open round
+    steps: int  #: steps of this rank
+    waited_s: float  #: seconds this rank waited for others or reduced with them
+    last: str  #: what became of the last contribution of this rank, in words
+    grace_s: float  #: grace the next round would get
+    ranks: tuple[RankStats, ...]
+    staleness: dict[int, int]  #: rounds late -> how many contributions
+
+    @property
+    def late_share(self) -> float:
+        """Share of the applied contributions that were late."""
+        total = sum(self.staleness.values())
+        return 1 - self.staleness.get(0, 0) / total if total else 0.0
+
+    def __str__(self) -> str:
+        rows = [
+            f"  rank {r.rank}: {r.state}, {r.on_time} on time, {r.carried} carried, {r.dropped} dropped, "
+            f"{r.share:.0%} of all"
+            for r in self.ranks
+        ]
+        head = (
+            f"[rank {self.rank} - round {self.round}] {self.steps} steps, version {self.version}, waited "
+            f"{self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
+        )
+        return "\n".join([head, *rows])
+
+
+def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: float, last: str) -> Stats:
+    """The statistics that this ledger shows."""
+    tallies = ledger.members.tallies
+    applied = sum(t.on_time + t.carried for t in tallies.values())
+    ranks = []
+    staleness: Counter[int] = Counter()
+    for number, member in sorted(ledger.members.by_rank.items()):
+        tally = tallies[number]
+        staleness.update(tally.staleness)
+        share = (tally.on_time + tally.carried) / applied if applied else 0.0
+        state = member.state if member.alive or member.state == "finished" else "dead"
+        ranks.append(RankStats(number, state, tally.on_time, tally.carried, tally.dropped, share))
+    grace = ledger.rules.grace
+    grace_s = ledger.pace.grace_ns() / 1e9 if grace == "auto" else float(grace)
+    return Stats(
+        rank, version, ledger.round, steps, waited_s, last, grace_s, tuple(ranks), dict(sorted(staleness.items()))
+    )

@@ -1,0 +1,261 @@
+"""DistributedOptimizer: the face of outpace in a training script. Owns the user's contract; delegates the rest."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from outpace import lifetimes
+from outpace.engines.base import Ticket, Work, run
+from outpace.engines.local.engine import LocalEngine
+from outpace.engines.local.open import open_local
+from outpace.environment import whereami
+from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
+from outpace.microbatches import MicrobatchRound, rounds_of
+from outpace.observe.stats import Stats, stats_of
+from outpace.replica import OptimizerReplica, RoundHook
+from outpace.strategies import Strategy
+from outpace.strategies import strategy as by_name
+
+log = logging.getLogger("outpace")
+
+DEFAULT_TIMEOUT_S = 1800.0  #: as torch.distributed's
+
+
+class DistributedOptimizer(Optimizer):
+    """Wraps any torch optimizer, and is one: `step()` averages with the other ranks without waiting for the slowest.
+
+    All ranks begin with rank 0's weights, buffers and optimizer state. Blocks until every rank is there.
+
+        optimizer = outpace.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
+                                                 strategy="eager-majority", model=model)
+
+    optimizer: the optimizer to wrap; use only the wrapper afterwards.
+    strategy: a name, with options ("eager:quorum=3,late=carry"), or an object (`outpace.Eager(quorum="majority")`).
+    model: gives parameters their names, and lets buffers (BatchNorm) be shared at the start and at `synchronize()`.
+    engine: "auto" or "local" (all ranks on this machine).
+    max_grad_norm: clips the averaged gradient, the same on all ranks.
+    timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
+    on_round: called with the round's record each time this replica has applied one.
+
+    >>> weight = torch.nn.Parameter(torch.ones(3))
+    >>> with DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), strategy="eager-solo") as optimizer:
+    ...     weight.sum().backward()
+    ...     _ = optimizer.step()
+    >>> weight.detach()
+    tensor([0.5000, 0.5000, 0.5000])
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        strategy: str | Strategy = "eager-majority",
+        model: torch.nn.Module | None = None,
+        engine: str = "auto",
+        *,
+        max_grad_norm: float | None = None,
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        on_round: RoundHook | None = None,
+    ) -> None:
+        if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DistributedOptimizer):
+            raise OutpaceError(f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}")
+        if max_grad_norm is not None and not max_grad_norm > 0:
+            raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
+        self.inner = optimizer
+        super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
+        self._strategy = by_name(strategy)
+        self._replica = OptimizerReplica(optimizer, model, on_round)
+        self._finished = False
+        self._last = Ticket(0, 0, False, "nothing contributed yet")
+        self._steps = 0
+        self._round: MicrobatchRound | None = None
+        self._engine = _open(engine, self._replica, self._strategy, max_grad_norm, timeout_s)
+        lifetimes.watch(self._engine)
+
+    # -- being an optimizer ----------------------------------------------------------------------------------------
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        """The inner optimizer's groups: what schedulers read and write."""
+        return self.inner.param_groups
+
+    @param_groups.setter
+    def param_groups(self, groups: list[dict[str, Any]]) -> None:
+        self.inner.param_groups = groups
+
+    @property
+    def state(self) -> Any:
+        """The inner optimizer's state."""
+        return self.inner.state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self.inner.state = state
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The inner optimizer's defaults."""
+        return self.inner.defaults
+
+    @defaults.setter
+    def defaults(self, defaults: dict[str, Any]) -> None:
+        self.inner.defaults = defaults
+
+    def step(self, closure: Callable[[], float] | None = None, *, samples: float | None = None) -> None:  # type: ignore[override]
+        """Contributes the gradients and applies every round that is decided.
+
+        Waits for the strategy's quorum if this contribution is on time, and for nobody if it is late. `samples` is
+        the size of the mini-batch, for strategies that normalise by it.
+        """
+        self._refuse_closure(closure)
+        self._check_usable("step")
+        work = self._work(samples)
+        self._last = run(self._strategy.step(self._engine, work))
+        self._steps += 1
+        if not self._last.waits:
+            log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As in torch. Contributions given away are not touched."""
+        self.inner.zero_grad(set_to_none)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refused: all ranks agreed on one set of parameters."""
+        raise ParametersChanged(
+            "parameters cannot be added to a DistributedOptimizer: the ranks have agreed on its shape. Add them to "
+            "the inner optimizer first, then wrap it"
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The inner optimizer's state, and under "outpace" where this rank stands. Local; never waits.
+
+        For a checkpoint that all ranks can go on from exactly, call `synchronize()` first.
+        """
+        return {**self.inner.state_dict(), "outpace": self._position()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from a checkpoint. All ranks must call it; waits for them, and ends with equal replicas.
+
+        Load the model's weights first. A checkpoint of the plain inner optimizer is accepted too.
+        """
+        self._check_usable("load_state_dict")
+        position = state_dict.get("outpace")
+        self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
+        if position is not None:
+            self._replica.hyper = position["hyper"].encode()
+            self._steps = position["steps"]
+            self._engine.resume_steps(position["steps"])
+        run(self._engine.synchronize(resume_round=0 if position is None else position["version"]))
+        for pending in [] if position is None else position["pending"]:
+            run(self._engine.give_again(pending))
+
+    # -- beyond an optimizer ---------------------------------------------------------------------------------------
+
+    def rounds(self, loader: Iterable[Any], microbatches: int = 1) -> Iterator[MicrobatchRound]:
+        """Cuts a loader into rounds of so many micro-batches, to be stepped once each.
+
+            for round in optimizer.rounds(loader, microbatches=8):
+                for x, y in round:
+                    loss_fn(model(x), y).backward()
+                optimizer.step()
+
+        The contribution is the mean of its micro-batches' gradients; samples are counted. Gradients are cleared
+        before each round. The last round may be shorter.
+        """
+        for self._round in rounds_of(loader, microbatches):
+            self.zero_grad()
+            yield self._round
+        self._round = None
+
+    def synchronize(self) -> None:
+        """Brings all ranks to one version with equal weights, optimizer state and buffers: before evaluation or a
+        checkpoint. Waits for every rank that has not finished, and flushes what was carried."""
+        self._check_usable("synchronize")
+        run(self._engine.synchronize())
+
+    def finish(self) -> None:
+        """Ends this rank's training: leaves the quorum at once, then applies the others' rounds until all have
+        finished. All ranks return with equal weights, also after different numbers of batches."""
+        if self._finished:
+            return
+        run(self._engine.finish())
+        self._finished = True
+        lifetimes.forget(self._engine)
+        self._engine.close()
+
+    @property
+    def stats(self) -> Stats:
+        """What this rank knows of the run. Reads memory only; no rank is asked."""
+        engine = self._engine
+        return stats_of(
+            engine.ledger, engine.rank, self._replica.version, self._steps, engine.waited_s, self._last.reason
+        )
+
+    def __enter__(self) -> DistributedOptimizer:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Finishes; after an exception it only leaves, so that the exception is what is seen."""
+        if kind is None:
+            self.finish()
+        elif not self._finished:
+            self._finished = True
+            lifetimes.forget(self._engine)
+            self._engine.close()
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self._strategy}, rank {self._engine.rank} of {self._engine.world})\n{self.inner}"
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _work(self, samples: float | None) -> Work:
+        batches = self._round
+        if samples is not None and not samples > 0:
+            raise InvalidRules(f"step(samples={samples!r}): the size of a mini-batch must be greater than 0")
+        if samples is None and batches is not None:
+            samples = batches.samples
+        if samples is None and self._engine.rules.normalise == "samples":
+            raise InvalidRules(
+                'normalise="samples" needs the size of each mini-batch: call step(samples=n), or use rounds()'
+            )
+        scale = 1.0 if batches is None or not batches.done else 1.0 / batches.done
+        return Work(1.0 if samples is None else float(samples), scale)
+
+    def _position(self) -> dict[str, Any]:
+        return {
+            "format": 1,
+            "strategy": repr(self._strategy),
+            "version": self._replica.version,
+            "steps": self._steps,
+            "hyper": self._replica.hyper.decode(),
+            "pending": self._engine.pending(),
+        }
+
+    def _refuse_closure(self, closure: object) -> None:
+        if closure is not None:
+            raise TypeError(
+                "DistributedOptimizer.step() takes no closure: a closure computes the loss again inside the step, "
+                "on weights the other ranks do not have. Call loss.backward() first, then step()"
+            )
+
+    def _check_usable(self, call: str) -> None:
+        if self._finished:
+            raise Finished(f"{call}() after finish(): this rank has left training. Make a new DistributedOptimizer")
+
+
+def _open(
+    engine: str, replica: OptimizerReplica, chosen: Strategy, max_grad_norm: float | None, timeout_s: float
+) -> LocalEngine:
+    place = whereami()
+    if engine not in ("auto", "local"):
+        raise InvalidRules(f'engine={engine!r} is unknown; choose "auto" or "local"')
+    if not place.is_one_host:
+        raise OutpaceError(
+            f"this job has {place.world} ranks, {place.local_world} of them on this machine. outpace trains on one "
+            "machine so far: start all ranks with one torchrun"
+        )
+    return open_local(replica, chosen.rules(place.world), place, max_grad_norm, timeout_s)

@@ -1,0 +1,407 @@
+"""The ledger: who is in which round, as the pure fold of the log.
+
+Owns every decision about rounds, membership, synchronisation and where results and snapshots lie. Must never look at
+a clock, a file or another rank: two ledgers that read the same events are equal. An event that no longer applies is a
+no-op with a reason, so anybody may append seal, attempt, done or dead twice.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Members
+from outpace.protocol.pace import Pace
+from outpace.protocol.round import Contribution, Round, contributions_from
+from outpace.protocol.rules import Rules, needed
+from outpace.protocol.snapshots import SnapshotPlace, Snapshots
+
+ROWS_PER_RANK = 2
+
+
+class Ledger:
+    """The state after some prefix of the log."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.members = Members()
+        self.pace = Pace()
+        self.round = 0  #: the open round; also the version of a replica that applied everything sealed
+        self.on_time: list[Contribution] = []  #: count towards the open round's quorum
+        self.carried: list[Contribution] = []  #: late ones that go with the open round
+        self.met_ns: int | None = None  #: when the open round's quorum was met
+        self.grace_ns = 0
+        self.reducing: Round | None = None  #: sealed, its result not yet complete
+        self.completed: dict[int, Round] = {}  #: the last rounds whose results are kept
+        self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
+        self.sync_generation = 0
+        self.sync_version = 0
+        self.sync_ranks: tuple[int, ...] = ()  #: who took part in the last synchronisation
+        self.snapshots = Snapshots(rules.world)
+        self.started = False  #: every rank of the world has joined once; no round before that
+        self._rows: set[tuple[int, int]] = set()  # (rank, row) that belong to the ledger
+        self._resume_round = 0  # one more than the round to resume from; 0 for none
+        self._unfinished: list[int] = []  # ranks the quorum is taken of
+        self._active: dict[int, int] = {}  # those that are not in `synchronize`, with their incarnation
+        self._can: set[int] = set()  # ranks that may still join the open round on time
+
+    # -- reading ---------------------------------------------------------------------------------------------------
+
+    @property
+    def slots(self) -> int:
+        """Result slots: those kept, one being written, and one for each rank that may be stopped holding one."""
+        return self.rules.max_staleness + 1 + self.rules.world
+
+    @property
+    def below_quorum(self) -> bool:
+        """True when too few ranks are left for any further round."""
+        return self.started and self.members.counted() < self.rules.least_ranks
+
+    @property
+    def ended(self) -> bool:
+        """True when every rank has finished and nothing is pending."""
+        return not (self.members.unfinished() or self.reducing or self.on_time or self.carried)
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When a waiter should seal the open round, or None while its quorum is not met."""
+        return None if self.met_ns is None or self.reducing else self.met_ns + self.grace_ns
+
+    def free_row(self, rank: int) -> int | None:
+        """A row this rank may write. Row 0 where possible: row 1 is touched only while a late one is pending."""
+        if (rank, 0) not in self._rows:
+            return 0
+        return 1 if (rank, 1) not in self._rows else None
+
+    def pending(self, rank: int) -> list[Contribution]:
+        """What this rank has given to the open round."""
+        return [c for c in self.on_time + self.carried if c.rank == rank]
+
+    def waits(self, contribution: Contribution) -> bool:
+        """Whether its rank waits for the round. A carried one's does not: that is how waiting is avoided."""
+        return not contribution.late or self.rules.late == "count"
+
+    def free_slots(self) -> list[int]:
+        """Slots that hold no result that is kept or being made."""
+        used = {r.slot for r in self.completed.values()} | {self.reducing.slot if self.reducing else -1}
+        return [slot for slot in range(self.slots) if slot not in used]
+
+    def awaited(self) -> list[int]:
+        """The ranks the open round, a synchronisation or the end still waits for."""
+        return sorted(self._can)
+
+    # -- folding ---------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> str:
+        """Takes in one event and returns in words what it did."""
+        handler = _HANDLERS.get(event.kind)
+        if handler is None:
+            return f"ignored: unknown event kind {event.kind}"
+        return handler(self, event)
+
+    def _join(self, event: Event) -> str:
+        if not self.members.join(event.rank, event.incarnation):
+            return "ignored: an older or known incarnation"
+        self.started = self.started or len(self.members.by_rank) == self.rules.world
+        self.snapshots.release(event.rank)
+        self.pace.forget(event.rank)
+        self._recount()
+        self._settle(event.time_ns)
+        return f"rank {event.rank} joined as incarnation {event.incarnation}"
+
+    def _arrive(self, event: Event) -> str:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None:
+            return "ignored: not a living member"
+        if member.state != ACTIVE:
+            return f"ignored: the rank is {member.state}"
+        if event.step <= member.last_step:
+            return f"ignored: step {event.step} arrived before"
+        if (event.rank, event.place) in self._rows or event.round > self.round:
+            return "ignored: its row is taken or its version is not yet decided"
+        member.last_step = event.step
+        lag = self.round - event.round
+        contribution = Contribution(
+            event.rank, event.incarnation, event.step, event.round, event.samples, event.place, lag > 0
+        )
+        self.pace.arrived(event.rank, event.round, event.time_ns)
+        reason = self._place(contribution, lag)
+        self._settle(event.time_ns)
+        return reason
+
+    def _place(self, contribution: Contribution, lag: int) -> str:
+        """Puts a new contribution where the rules want it."""
+        rules = self.rules
+        if lag > 0 and (rules.late == "drop" or lag > rules.max_staleness):
+            self.members.tallies[contribution.rank].dropped += 1
+            bound = "late ones are dropped" if rules.late == "drop" else f"max_staleness is {rules.max_staleness}"
+            return f"late by {lag} rounds: dropped, {bound}"
+        self._rows.add((contribution.rank, contribution.row))
+        if lag > 0 and rules.late == "carry":
+            self.carried.append(contribution)
+            if self.free_row(contribution.rank) is None:
+                self._can.discard(contribution.rank)
+            return f"late by {lag} rounds: carried into round {self.round}"
+        self.on_time.append(contribution)
+        self._can.discard(contribution.rank)
+        return "on time" if lag == 0 else f"late by {lag} rounds: counted in round {self.round}"
+
+    def _seal(self, event: Event) -> str:
+        if event.round != self.round or self.reducing is not None or self.met_ns is None:
+            return "ignored: that round is sealed, or its quorum is not met"
+        self._close_round()
+        self._settle(event.time_ns)
+        return f"round {event.round} sealed after grace"
+
+    def _attempt(self, event: Event) -> str:
+        sealed = self.reducing
+        if sealed is None or event.round != sealed.number or event.attempt != sealed.attempt + 1:
+            return "ignored: not the next attempt of the sealed round"
+        if event.place not in self.free_slots():
+            return "ignored: that slot is in use"
+        self.reducing = replace(sealed, attempt=event.attempt, slot=event.place)
+        return f"round {event.round}: attempt {event.attempt} in slot {event.place}"
+
+    def _refuse(self, event: Event) -> str:
+        sealed = self.reducing
+        who = (event.rank, event.incarnation, event.step)
+        hit = next((c for c in sealed.contributions if c[:3] == who), None) if sealed else None
+        if sealed is None or hit is None:
+            return "ignored: no such contribution is being reduced"
+        self.members.tallies[event.rank].dropped += 1
+        left = tuple(c for c in sealed.contributions if c != hit)
+        self.reducing = replace(
+            sealed,
+            contributions=left,
+            refused=(*sealed.refused, hit),
+            attempt=sealed.attempt + 1,
+            slot=self.free_slots()[0],
+            hyper_from=sealed.hyper_from if sealed.hyper_from != hit else None,
+        )
+        if not left:
+            self._complete(replace(self.reducing, void=True), event.time_ns)
+        return f"rank {event.rank} step {event.step}: not finite, refused in round {sealed.number}"
+
+    def _done(self, event: Event) -> str:
+        sealed = self.reducing
+        if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
+            return "ignored: that attempt is decided"
+        void = math.isnan(event.value)
+        self._complete(replace(sealed, clip=1.0 if void else event.value, void=void), event.time_ns)
+        return f"round {event.round} {'overflowed: void' if void else 'complete'}"
+
+    def _sync(self, event: Event) -> str:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None or member.state != ACTIVE or event.step != self.sync_generation:
+            return "ignored: not an active member of this synchronisation"
+        member.state = SYNCING
+        self._resume_round = max(self._resume_round, event.round)
+        self._recount()
+        self._settle(event.time_ns)
+        return f"rank {event.rank} waits in synchronisation {event.step}"
+
+    def _finish(self, event: Event) -> str:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None or member.state == FINISHED:
+            return "ignored: not a living member with data left"
+        member.state = FINISHED
+        self._recount()
+        self._settle(event.time_ns)
+        return f"rank {event.rank} has finished and leaves the quorum"
+
+    def _dead(self, event: Event) -> str:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None:
+            return "ignored: that incarnation is gone already"
+        member.alive = False
+        self.snapshots.release(event.rank)
+        self.pace.forget(event.rank)
+        self._recount()
+        self._settle(event.time_ns)
+        return f"rank {event.rank} is dead; what it had contributed stays"
+
+    def _claim(self, event: Event) -> str:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None or not self.snapshots.claim(event.place, event.rank, event.incarnation):
+            return "ignored: that buffer is taken"
+        return f"rank {event.rank} writes a snapshot into buffer {event.place}"
+
+    def _snapshot(self, event: Event) -> str:
+        place = SnapshotPlace(event.place, event.round, event.step)
+        if not self.snapshots.complete(place, event.rank, event.incarnation):
+            return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
+        return f"snapshot of version {event.round} in buffer {event.place}"
+
+    # -- rounds ----------------------------------------------------------------------------------------------------
+
+    def _settle(self, now_ns: int) -> None:
+        """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
+        while self.started and self.reducing is None:
+            if self.on_time and len(self.on_time) >= self._quorum():
+                self._note_quorum(now_ns)
+                if self._can and self.grace_ns:
+                    return
+            elif self._can or not (self.on_time or self.carried):
+                break
+            self._close_round()
+        if self.reducing is None:
+            self._settle_sync()
+
+    def _recount(self) -> None:
+        """Brings what is cached of the members up to date after one of them changed."""
+        unfinished = self.members.unfinished()
+        self._unfinished = sorted(m.rank for m in unfinished)
+        self._active = {m.rank: m.incarnation for m in unfinished if m.state == ACTIVE}
+        self._reopen()
+
+    def _reopen(self) -> None:
+        """Who may still join the open round on time. One with no free row cannot: awaiting it would be a deadlock."""
+        here = {(c.rank, c.incarnation) for c in self.on_time}
+        rows = self._rows
+        self._can = {
+            rank
+            for rank, incarnation in self._active.items()
+            if (rank, incarnation) not in here and not ((rank, 0) in rows and (rank, 1) in rows)
+        }
+
+    def _quorum(self) -> int:
+        """On-time arrivals that suffice for the open round; more than can come are never asked for."""
+        quorum = self.rules.quorum
+        possible = len(self.on_time) + len(self._can)
+        if quorum == "majority-random":
+            return len(self.on_time) if self._initiator_is_here() else possible
+        if quorum == "adaptive":
+            return min(self.pace.best_quorum(self.round, self._unfinished), possible)
+        return min(needed(quorum, len(self._unfinished)), possible)
+
+    def _initiator_is_here(self) -> bool:
+        """The paper's majority: a rank drawn from a shared seed opens the round, whoever came before it is in."""
+        here = {c.rank for c in self.on_time}
+        candidates = sorted(here | self._can)
+        return random.Random(self.rules.seed * 1_000_003 + self.round).choice(candidates) in here
+
+    def _note_quorum(self, now_ns: int) -> None:
+        if self.met_ns is not None:
+            return
+        self.met_ns = now_ns
+        self.pace.quorum_met(self.round, now_ns, self.rules.max_staleness)
+        grace = self.rules.grace
+        self.grace_ns = self.pace.grace_ns() if grace == "auto" else int(float(grace) * 1e9)
+
+    def _close_round(self) -> None:
+        """Freezes the open round's set, and opens the next."""
+        contributions = tuple(sorted(self.on_time + self.carried))
+        leader = max(self.on_time, key=lambda c: (c.step, -c.rank), default=None)
+        if leader is not None and leader.step < self.hyper_step:
+            leader = None
+        if leader is not None:
+            self.hyper_step = leader.step
+        counted = {m.rank for m in self.members.by_rank.values() if m.counts}
+        world = len(counted | {c.rank for c in contributions})
+        self.reducing = Round(self.round, contributions, world, leader, slot=self.free_slots()[0])
+        self.round += 1
+        self.on_time, self.carried = [], []
+        self.met_ns, self.grace_ns = None, 0
+        self._reopen()
+
+    def _complete(self, result: Round, now_ns: int) -> None:
+        self.completed[result.number] = result
+        self.completed.pop(result.number - self.rules.max_staleness, None)
+        self.reducing = None
+        everybody = (*result.contributions, *result.refused)
+        self._rows -= {(c.rank, c.row) for c in everybody}
+        self.pace.released([c.rank for c in everybody if self.waits(c)], now_ns)
+        for c in result.contributions:
+            tally = self.members.tallies[c.rank]
+            if result.void:
+                tally.dropped += 1
+            else:
+                tally.carried += c.late
+                tally.on_time += not c.late
+                tally.staleness[result.staleness(c)] += 1
+        if any(c.row for c in everybody):
+            self._reopen()  # only a rank with its second row in use can have been out of rows
+        self._settle(now_ns)
+
+    def _settle_sync(self) -> None:
+        """Ends a synchronisation when all who can are in it and nothing is pending."""
+        if self._can or not self._unfinished or self.on_time or self.carried:
+            return
+        waiting = self.members.unfinished()
+        if any(m.state != SYNCING for m in waiting):
+            return
+        if self._resume_round:  # from a checkpoint: another numbering, and everybody adopts a new snapshot
+            self.round = max(self.round, self._resume_round - 1)
+            self._resume_round = 0
+            self.completed = {}
+            self.snapshots.latest = None
+        self.sync_generation += 1
+        self.sync_version = self.round
+        self.sync_ranks = tuple(sorted(m.rank for m in waiting))
+        for member in waiting:
+            member.state = ACTIVE
+        self._recount()
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def to_state(self) -> dict[str, Any]:
+        """The whole state as plain values: what a snapshot carries for ranks that cannot read the whole log."""
+        return {
+            "members": self.members.to_state(),
+            "pace": self.pace.to_state(),
+            "round": self.round,
+            "on_time": self.on_time,
+            "carried": self.carried,
+            "met_ns": self.met_ns,
+            "grace_ns": self.grace_ns,
+            "reducing": None if self.reducing is None else self.reducing.to_state(),
+            "completed": [r.to_state() for r in self.completed.values()],
+            "hyper_step": self.hyper_step,
+            "sync": [self.sync_generation, self.sync_version, self.sync_ranks],
+            "snapshots": self.snapshots.to_state(),
+            "started": self.started,
+            "rows": sorted(self._rows),
+            "resume_round": self._resume_round,
+        }
+
+    @classmethod
+    def from_state(cls, rules: Rules, state: dict[str, Any]) -> Ledger:
+        """The inverse of `to_state`."""
+        ledger = cls(rules)
+        ledger.members = Members.from_state(state["members"])
+        ledger.pace = Pace.from_state(state["pace"])
+        ledger.round = state["round"]
+        ledger.on_time = list(contributions_from(state["on_time"]))
+        ledger.carried = list(contributions_from(state["carried"]))
+        ledger.met_ns, ledger.grace_ns = state["met_ns"], state["grace_ns"]
+        ledger.reducing = None if state["reducing"] is None else Round.from_state(state["reducing"])
+        rounds = [Round.from_state(row) for row in state["completed"]]
+        ledger.completed = {r.number: r for r in rounds}
+        ledger.hyper_step = state["hyper_step"]
+        ledger.sync_generation, ledger.sync_version = state["sync"][:2]
+        ledger.sync_ranks = tuple(state["sync"][2])
+        ledger.snapshots = Snapshots.from_state(rules.world, state["snapshots"])
+        ledger.started = state["started"]
+        ledger._rows = {(rank, row) for rank, row in state["rows"]}
+        ledger._resume_round = state["resume_round"]
+        ledger._recount()
+        return ledger
+
+
+_HANDLERS: dict[int, Callable[[Ledger, Event], str]] = {
+    Kind.JOIN: Ledger._join,
+    Kind.ARRIVE: Ledger._arrive,
+    Kind.SEAL: Ledger._seal,
+    Kind.ATTEMPT: Ledger._attempt,
+    Kind.REFUSE: Ledger._refuse,
+    Kind.DONE: Ledger._done,
+    Kind.SYNC: Ledger._sync,
+    Kind.FINISH: Ledger._finish,
+    Kind.DEAD: Ledger._dead,
+    Kind.CLAIM: Ledger._claim,
+    Kind.SNAPSHOT: Ledger._snapshot,
+}

@@ -1,0 +1,93 @@
+"""Who takes part. Owns the life of each rank as the log tells it; decides nothing about rounds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+ACTIVE, SYNCING, FINISHED = "active", "syncing", "finished"
+
+
+@dataclass
+class Tally:
+    """What became of one rank's contributions, over all its incarnations."""
+
+    on_time: int = 0
+    carried: int = 0  #: late, and included in a later round
+    dropped: int = 0  #: recorded with a reason, never applied
+    staleness: Counter[int] = field(default_factory=Counter)
+
+
+@dataclass
+class Member:
+    """One rank's current incarnation."""
+
+    rank: int
+    incarnation: int
+    state: str = ACTIVE
+    alive: bool = True
+    last_step: int = 0
+
+    @property
+    def counts(self) -> bool:
+        """Living, or finished: what `min_ranks` and the divisor `world` count."""
+        return self.alive or self.state == FINISHED
+
+    @property
+    def unfinished(self) -> bool:
+        """Living and not finished: what the quorum is taken of, and whom `synchronize` waits for."""
+        return self.alive and self.state != FINISHED
+
+
+class Members:
+    """All ranks that ever joined, by rank."""
+
+    def __init__(self) -> None:
+        self.by_rank: dict[int, Member] = {}
+        self.tallies: dict[int, Tally] = {}
+
+    def join(self, rank: int, incarnation: int) -> bool:
+        """Takes in a rank. False for an incarnation that is not newer than the one known."""
+        known = self.by_rank.get(rank)
+        if known is not None and incarnation <= known.incarnation:
+            return False
+        self.by_rank[rank] = Member(rank, incarnation)
+        self.tallies.setdefault(rank, Tally())
+        return True
+
+    def current(self, rank: int, incarnation: int) -> Member | None:
+        """The member, if this incarnation of it lives."""
+        member = self.by_rank.get(rank)
+        if member is None or member.incarnation != incarnation or not member.alive:
+            return None
+        return member
+
+    def unfinished(self) -> list[Member]:
+        """Living members with data left."""
+        return [m for m in self.by_rank.values() if m.unfinished]
+
+    def counted(self) -> int:
+        """Ranks living or finished."""
+        return sum(m.counts for m in self.by_rank.values())
+
+    def to_state(self) -> dict[str, Any]:
+        """Plain values for a snapshot."""
+        members = sorted(self.by_rank.values(), key=lambda m: m.rank)
+        return {
+            "members": [[m.rank, m.incarnation, m.state, m.alive, m.last_step] for m in members],
+            "tallies": [
+                [rank, t.on_time, t.carried, t.dropped, sorted(t.staleness.items())]
+                for rank, t in sorted(self.tallies.items())
+            ],
+        }
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Members:
+        """The inverse of `to_state`."""
+        members = cls()
+        members.by_rank = {row[0]: Member(*row) for row in state["members"]}
+        for rank, on_time, carried, dropped, staleness in state["tallies"]:
+            counts = Counter({int(k): int(v) for k, v in staleness})
+            members.tallies[rank] = Tally(on_time, carried, dropped, counts)
+        return members

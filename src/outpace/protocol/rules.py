@@ -1,0 +1,100 @@
+"""What a strategy asks of its rounds. Owns the names and the checks of every choice; decides nothing."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from outpace.errors import InvalidRules
+
+QUORUM_NAMES = ("solo", "majority", "majority-random", "full", "adaptive")
+LATE_NAMES = ("carry", "count", "drop")
+NORMALISE_NAMES = ("world", "contributors", "samples")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules of every round of one run, equal on all ranks."""
+
+    world: int
+    quorum: str | int | float = "majority"
+    late: str = "carry"
+    max_staleness: int = 8
+    normalise: str = "world"
+    grace: str | float = "auto"  #: seconds, or "auto" from the observed spread of arrivals
+    min_ranks: int | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _check(self.world >= 1, f"a world of {self.world} ranks cannot train")
+        self._check_quorum()
+        _check_name("late", self.late, LATE_NAMES)
+        _check_name("normalise", self.normalise, NORMALISE_NAMES)
+        _check(
+            isinstance(self.max_staleness, int) and self.max_staleness >= 1,
+            f"max_staleness={self.max_staleness!r} must be a whole number of rounds, at least 1",
+        )
+        if self.grace != "auto":
+            good = _is_number(self.grace) and 0 <= float(self.grace) < math.inf
+            _check(good, f'grace={self.grace!r} must be "auto" or a number of seconds, 0 for none')
+        if self.min_ranks is not None:
+            good = isinstance(self.min_ranks, int) and 1 <= self.min_ranks <= self.world
+            _check(good, f"min_ranks={self.min_ranks!r} must lie between 1 and the world of {self.world}")
+
+    def _check_quorum(self) -> None:
+        quorum = self.quorum
+        if isinstance(quorum, str):
+            _check_name("quorum", quorum, QUORUM_NAMES)
+            return
+        _check(
+            _is_number(quorum),
+            f"quorum={quorum!r} must be a name ({', '.join(QUORUM_NAMES)}), a number of ranks or a fraction",
+        )
+        if isinstance(quorum, float):
+            _check(0 < quorum <= 1, f"quorum={quorum} as a fraction must lie in (0, 1]")
+        else:
+            _check(quorum >= 1, f"quorum={quorum} must be at least 1")
+            _check(
+                quorum <= self.world,
+                f"quorum={quorum} is larger than the world of {self.world} ranks: no round could ever be "
+                f'complete. Use quorum="full" for everybody, or start more ranks',
+            )
+
+    @property
+    def least_ranks(self) -> int:
+        """How many ranks must live or have finished for rounds to go on."""
+        return self.min_ranks if self.min_ranks is not None else needed(self.quorum, self.world)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, so that ranks can compare their rules."""
+        return asdict(self)
+
+
+def needed(quorum: str | int | float, ranks: int) -> int:
+    """How many on-time arrivals make the quorum among so many ranks, for the quorums that are a count.
+
+    "adaptive" and "majority-random" depend on what was observed or drawn; as a lower bound both count as one.
+    """
+    if quorum == "majority":
+        return max(1, -(-ranks // 2))
+    if quorum == "full":
+        return max(1, ranks)
+    if isinstance(quorum, str):
+        return 1
+    if isinstance(quorum, float):
+        return max(1, math.ceil(quorum * ranks - 1e-9))
+    return quorum
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _check(good: bool, message: str) -> None:
+    if not good:
+        raise InvalidRules(message)
+
+
+def _check_name(field: str, value: str, names: tuple[str, ...]) -> None:
+    _check(value in names, f"{field}={value!r} is unknown; choose one of {', '.join(names)}")

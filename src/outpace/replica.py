@@ -1,0 +1,213 @@
+"""One rank's model and optimizer: gradients out, results in. Owns everything that touches user tensors.
+
+Must never decide when or what to apply: the engine hands it rounds, in order, and it applies them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from outpace.engines.base import Contents, Result, Work
+from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
+from outpace.protocol.round import Round
+
+RoundHook = Callable[[Round], None]
+
+
+class OptimizerReplica:
+    """A torch optimizer and its model, as engines see them."""
+
+    def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
+        self.inner = inner
+        self.version = 0
+        self.hyper = b""  #: hyper-parameters of the last round applied; empty before the first
+        self._model = model
+        self._on_round = on_round
+        self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
+        self._groups = [list(group["params"]) for group in inner.param_groups]
+        self.parameters = [p for group in self._groups for p in group if p.requires_grad]
+        chosen = {id(p) for p in self.parameters}
+        everything = (*(p for group in self._groups for p in group), *(model.parameters() if model else ()))
+        frozen = {id(p): p for p in everything if id(p) not in chosen}
+        self._frozen = list(frozen.values())
+        self._private: list[torch.Tensor] | None = None
+
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """The parameters that are trained, with names that mean something in error messages."""
+        return [(self._name(p, index), p) for index, p in enumerate(self.parameters)]
+
+    def extra_bytes(self) -> int:
+        """Size of what a snapshot holds beside parameters, optimizer state and buffers."""
+        return sum(64 + p.numel() * p.element_size() for p in self._frozen)
+
+    def check_unchanged(self) -> None:
+        """Raises if parameters were added to or taken from the inner optimizer."""
+        groups = self.inner.param_groups
+        if len(groups) != len(self._groups) or any(
+            len(group["params"]) != len(mine) for group, mine in zip(groups, self._groups, strict=True)
+        ):
+            raise ParametersChanged(
+                "the optimizer has other parameters than when DistributedOptimizer was made. Contributions of all "
+                "ranks must have one shape: add parameters before, or make a new DistributedOptimizer on all ranks"
+            )
+
+    # -- contributing ----------------------------------------------------------------------------------------------
+
+    def deposit(self, row: Sequence[torch.Tensor], work: Work) -> tuple[list[bool], bytes]:
+        """Copies all gradients into the row. Parameters without one contribute zeros and say so."""
+        self.check_unchanged()
+        places, gradients, present = [], [], []
+        for index, (place, parameter) in enumerate(zip(row, self.parameters, strict=True)):
+            gradient = parameter.grad
+            present.append(gradient is not None)
+            if gradient is None:
+                place.zero_()
+                continue
+            if gradient.layout != torch.strided:
+                raise SparseGradient(
+                    f"parameter {self._name(parameter, index)} has a sparse gradient, and outpace averages dense "
+                    "ones. Use Embedding(sparse=False), or keep that parameter out of this optimizer"
+                )
+            places.append(place)
+            gradients.append(gradient)
+        if places:
+            torch._foreach_copy_(places, gradients)
+            if work.scale != 1.0:
+                torch._foreach_mul_(places, work.scale)
+        return present, self._own_hyper()
+
+    # -- applying --------------------------------------------------------------------------------------------------
+
+    def apply(self, result: Result) -> None:
+        """Takes the inner optimizer's step with the round's gradient and hyper-parameters, then puts both back."""
+        self.hyper = result.hyper or self.hyper
+        if not result.round.void:
+            gradients = self._readable(result)
+            own = [p.grad for p in self.parameters]
+            with self._hyper_parameters():
+                try:
+                    for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):
+                        parameter.grad = gradient if is_there else None
+                    self.inner.step()
+                finally:
+                    for parameter, gradient in zip(self.parameters, own, strict=True):
+                        parameter.grad = gradient
+        self.version += 1
+        if self._on_round is not None:
+            self._on_round(result.round)
+
+    def _readable(self, result: Result) -> Sequence[torch.Tensor]:
+        """The shared result itself where the optimizer is known only to read it, else a private copy."""
+        on_cpu = all(p.device.type == "cpu" for p in self.parameters)
+        if result.round.clip == 1.0 and on_cpu and only_reads_gradients(self.inner):
+            return result.gradients
+        if self._private is None:
+            self._private = [torch.empty_like(p) for p in self.parameters]
+        torch._foreach_copy_(self._private, list(result.gradients))
+        if result.round.clip != 1.0:
+            torch._foreach_mul_(self._private, result.round.clip)
+        return self._private
+
+    # -- hyper-parameters ------------------------------------------------------------------------------------------
+
+    def _own_hyper(self) -> bytes:
+        groups = [
+            {key: _plain(value) for key, value in group.items() if key != "params" and _is_plain(value)}
+            for group in self.inner.param_groups
+        ]
+        return json.dumps(groups).encode()
+
+    @contextmanager
+    def _hyper_parameters(self) -> Any:
+        """The round's hyper-parameters in place of this rank's own, which its schedulers go on to see."""
+        if not self.hyper:
+            yield
+            return
+        saved: list[dict[str, Any]] = []
+        for group, values in zip(self.inner.param_groups, json.loads(self.hyper), strict=True):
+            own = {key: group[key] for key in values if key in group}
+            saved.append(own)
+            for key, mine in own.items():
+                group[key] = tuple(values[key]) if isinstance(mine, tuple) else values[key]
+        try:
+            yield
+        finally:
+            for group, own in zip(self.inner.param_groups, saved, strict=True):
+                group.update(own)
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def capture(self) -> Contents:
+        """Weights, optimizer state, buffers and frozen parameters."""
+        tensors = [t.detach() for t in (*self.parameters, *self._frozen, *self.buffers())]
+        state: list[dict[str, Any]] = []
+        for parameter in self.parameters:
+            kept: dict[str, Any] = {}
+            for key, value in self.inner.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    kept[key] = {"tensor": len(tensors), "beside": value.device == parameter.device}
+                    tensors.append(value.detach())
+                elif _is_plain(value):
+                    kept[key] = {"value": _plain(value)}
+                else:
+                    raise OutpaceError(
+                        f"{type(self.inner).__name__} keeps {key!r} of type {type(value).__name__} in its state, "
+                        "which cannot be shared between ranks; use an optimizer whose state is tensors and numbers"
+                    )
+            state.append(kept)
+        return Contents(tensors, {"state": state, "hyper": self.hyper.decode()})
+
+    def adopt(self, contents: Contents) -> None:
+        """Becomes the captured replica. This rank's own hyper-parameters stay its own."""
+        mine = (*self.parameters, *self._frozen, *self.buffers())
+        with torch.no_grad():
+            for tensor, value in zip(mine, contents.tensors, strict=False):
+                tensor.copy_(value)
+        for parameter, kept in zip(self.parameters, contents.plain["state"], strict=True):
+            state: dict[str, Any] = {}
+            for key, entry in kept.items():
+                if "value" in entry:
+                    state[key] = entry["value"]
+                else:
+                    device = parameter.device if entry["beside"] else "cpu"
+                    state[key] = contents.tensors[entry["tensor"]].to(device)
+            if state or parameter in self.inner.state:
+                self.inner.state[parameter] = state
+        self.hyper = contents.plain["hyper"].encode()
+
+    def buffers(self) -> list[torch.Tensor]:
+        """The model's buffers, if the model was given."""
+        return [] if self._model is None else list(self._model.buffers())
+
+    def _name(self, parameter: torch.Tensor, index: int) -> str:
+        return self._names.get(id(parameter), f"parameter {index}")
+
+
+def only_reads_gradients(optimizer: Optimizer) -> bool:
+    """Whether `step()` leaves `.grad` untouched, so that it may point at memory all ranks share.
+
+    Known for these classes only: SGD with Nesterov and foreach, for one, adds into the gradient.
+    """
+    if type(optimizer) is SGD:
+        return not any(group.get("nesterov") or group.get("fused") for group in optimizer.param_groups)
+    return type(optimizer) in (Adam, AdamW) and not any(g.get("fused") for g in optimizer.param_groups)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, torch.Tensor):
+        return value.numel() == 1
+    if isinstance(value, (tuple, list)):
+        return all(_is_plain(item) for item in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.item()
+    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value

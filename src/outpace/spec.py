@@ -1,0 +1,47 @@
+"""Names with options, as people type them: "eager:quorum=3,late=carry". Owns the syntax and its error messages."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from inspect import signature
+from typing import Any, TypeVar
+
+from outpace.errors import InvalidRules, UnknownName
+
+T = TypeVar("T")
+
+
+def build(text: str, makers: Mapping[str, Callable[..., T]], what: str) -> T:
+    """Makes the thing that `text` names, with the options behind the colon."""
+    name, _, rest = text.partition(":")
+    maker = makers.get(name.strip())
+    if maker is None:
+        near = difflib.get_close_matches(name, makers, n=3, cutoff=0.4)
+        hint = f"did you mean {' or '.join(near)}? " if near else ""
+        raise UnknownName(f"no {what} is called {name!r}; {hint}Known: {', '.join(sorted(makers))}")
+    options = _options(rest, text)
+    known = list(signature(maker).parameters)
+    for option in options:
+        if option not in known:
+            raise InvalidRules(f"{what} {name!r} has no option {option!r}; it has {', '.join(known) or 'none'}")
+    return maker(**options)
+
+
+def _options(rest: str, text: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for part in filter(None, (piece.strip() for piece in rest.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals or not value:
+            raise InvalidRules(f"{part!r} in {text!r} is not of the form option=value")
+        options[key.strip()] = _value(value.strip())
+    return options
+
+
+def _value(text: str) -> Any:
+    for convert in (int, float):
+        try:
+            return convert(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)

@@ -1,0 +1,55 @@
+"""Eager-SGD: partial allreduce with a quorum.
+
+Shigang Li, Tal Ben-Nun, Salvatore Di Girolamo, Dan Alistarh, Torsten Hoefler: "Taming Unbalanced Training Workloads in
+Deep Learning with Partial Collective Operations", PPoPP 2020, sections 4 and 5, algorithm 2.
+
+    w[t+1] = w[t] + U( (1/P) * sum over i in S[t] of g[i], t )
+
+S[t] is whoever arrived before the round's seal: on time, or late and carried over. A rank that is on time waits for the
+quorum; a late one waits for nobody. Unlike the paper's, every rank applies every round, so replicas never drift apart,
+and a majority is counted exactly, not expected.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outpace.engines.base import Engine, Ticket, Work
+from outpace.protocol.rules import Rules
+from outpace.strategies.base import Strategy
+
+
+@dataclass(frozen=True)
+class Eager(Strategy):
+    """A round goes ahead with a quorum; what comes late is carried into the next one.
+
+    quorum: "solo" (the first arrival), "majority" (at least half, exactly), "full", a number of ranks, a fraction,
+        "adaptive" (the most useful one, from observed arrivals) or "majority-random" (the paper's, by a shared seed).
+    late: "carry" into the open round, "count" it like one on time (asynchronous SGD), or "drop" it.
+    max_staleness: the oldest contribution that is still applied, in rounds.
+    normalise: divide the sum by the "world", by the "contributors", or weigh by "samples".
+    grace: seconds to wait after the quorum for ranks that only jitter; "auto" learns it, 0 is the paper's behaviour.
+    min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`. Default: the quorum at the start.
+
+    >>> Eager(quorum="majority").rules(world=8).quorum
+    'majority'
+    """
+
+    quorum: str | int | float = "majority"
+    late: str = "carry"
+    max_staleness: int = 8
+    normalise: str = "world"
+    grace: str | float = "auto"
+    min_ranks: int | None = None
+    seed: int = 0
+
+    def rules(self, world: int) -> Rules:
+        """These choices, checked against the world."""
+        return Rules(world, **self.__dict__)
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Contribute; wait for the quorum if on time; apply every round that is decided."""
+        ticket = await engine.begin(work)
+        await engine.result(ticket)
+        await engine.catch_up()
+        return ticket
