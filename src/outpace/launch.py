@@ -59,7 +59,7 @@ def _context(fn: Callable[..., Any]) -> Any:
     if fn.__module__ == "__main__" and not hasattr(main, "__file__"):
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outpace"])
+    context.set_forkserver_preload(["outpace.preload"])
     return context
 
 

@@ -77,9 +77,9 @@ class Reduction:
             if words[word + 1] == mark or (words[word] == mark and not helping):
                 continue
             words[word] = mark
+            self._faults.at("reducing", sealed.number)
             summed, scale = self._sum(index, terms)
             found = self._sum_of_squares(summed, scale)
-            self._faults.at("reducing", sealed.number)
             bad = None if math.isfinite(found) else self._culprit(index, terms, sealed)
             if not self._wanted(sealed):
                 return None

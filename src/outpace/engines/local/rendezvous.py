@@ -13,7 +13,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outpace.engines.local import arena
 from outpace.engines.local.arena import Files

@@ -1,0 +1,47 @@
+"""The `outpace` command. Owns the exit codes: 0 done, 1 the run failed, 2 asked wrongly, 130 interrupted.
+
+One file for each command; each has `add(commands)`, which describes its options, and a function that runs it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from outpace.cli import demo
+from outpace.cli.parser import OneLineParser
+from outpace.errors import InvalidRules, OutpaceError, UnknownName
+
+INTERRUPTED = 130  #: what shells expect after Ctrl-C
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns its exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.run(arguments))
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except (InvalidRules, UnknownName) as error:
+        return _complain(arguments.command, error, 2)
+    except OutpaceError as error:
+        return _complain(arguments.command, error, 1)
+
+
+def _parser() -> OneLineParser:
+    from outpace import __version__
+
+    parser = OneLineParser(
+        prog="outpace",
+        description="PyTorch data-parallel training that does not wait for the slowest rank.",
+        epilog="`outpace COMMAND --help` says more about a command.",
+    )
+    parser.add_argument("--version", action="version", version=f"outpace {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    demo.add(commands)
+    return parser
+
+
+def _complain(command: str, error: OutpaceError, code: int) -> int:
+    print(f"outpace {command}: {error}", file=sys.stderr)
+    return code

@@ -1,0 +1,6 @@
+"""Workloads: built-in training tasks, and the loop that trains one under any system on real ranks."""
+
+from outpace.workloads.hyperplane import Hyperplane
+from outpace.workloads.trial import Outcome, RankOutcome, Settings, run_trial
+
+__all__ = ["Hyperplane", "Outcome", "RankOutcome", "Settings", "run_trial"]

@@ -1,0 +1,205 @@
+"""What the ranks of these tests do, and what they report of it. Runs in processes of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import random
+import signal
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+import outpace
+
+TIMEOUT_S = 60.0  # a hang becomes an error that names the ranks
+
+
+@dataclass
+class Report:
+    """One rank's view of a run."""
+
+    rank: int
+    digests: dict[int, str] = field(default_factory=dict)  # round -> weights and optimizer state after it
+    rounds: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)  # round -> its contributions
+    final: str = ""
+    stats: outpace.observe.stats.Stats | None = None
+    counts: list[list[float]] = field(default_factory=list)  # how often each (rank, step) was applied
+    rounds_meanwhile: int = 0  # rounds this rank saw while another was stopped
+    extra: object = None
+
+
+def my_rank() -> int:
+    return int(os.environ["RANK"])
+
+
+def world() -> int:
+    return int(os.environ["WORLD_SIZE"])
+
+
+def digest(optimizer: outpace.DistributedOptimizer) -> str:
+    """Of the bytes of all weights and of the whole optimizer state."""
+    found = hashlib.sha256()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            found.update(parameter.detach().numpy().tobytes())
+            for key, value in sorted(optimizer.state.get(parameter, {}).items()):
+                found.update(key.encode())
+                found.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
+    return found.hexdigest()
+
+
+def recorder(report: Report, made: list[outpace.DistributedOptimizer]):
+    """Notes every round this replica applies, and what it looks like afterwards."""
+
+    def on_round(record) -> None:
+        report.rounds[record.number] = [] if record.void else [c[:3] for c in record.contributions]
+        report.digests[record.number] = digest(made[0])
+
+    return on_round
+
+
+def small_model(rank: int) -> torch.nn.Module:
+    torch.manual_seed(rank)  # different on every rank: rank 0's weights must win
+    return torch.nn.Sequential(torch.nn.Linear(12, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+
+
+def inner_optimizer(name: str, model: torch.nn.Module) -> torch.optim.Optimizer:
+    if name == "sgd":
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    if name == "nesterov":
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True, foreach=True)
+    return torch.optim.AdamW(model.parameters(), lr=0.01)
+
+
+def train(strategy: str, steps: int, optimizer: str = "sgd", delay_s: float = 0.002, seed: int = 0) -> Report:
+    """An ordinary loop with a cosine schedule and random delays."""
+    rank = my_rank()
+    report, made = Report(rank), []
+    model = small_model(rank)
+    inner = inner_optimizer(optimizer, model)
+    opt = outpace.DistributedOptimizer(
+        inner, strategy=strategy, model=model, timeout_s=TIMEOUT_S, on_round=recorder(report, made)
+    )
+    made.append(opt)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(opt, steps)
+    delays = random.Random(f"{seed}/{rank}")
+    for _ in range(steps):
+        x = torch.randn(8, 12)
+        opt.zero_grad()
+        torch.nn.functional.mse_loss(model(x), x.sum(1, keepdim=True)).backward()
+        time.sleep(delays.random() * delay_s)
+        opt.step()
+        scheduler.step()
+    opt.synchronize()
+    report.final = digest(opt)
+    report.stats = opt.stats
+    opt.finish()
+    return report
+
+
+class Counter:
+    """A model whose gradient for step s of rank r is one at [r, s]: weights count how often each was applied."""
+
+    def __init__(self, steps: int, strategy: str, report: Report, padding: int = 0, **options) -> None:
+        self.weight = torch.nn.Parameter(torch.zeros(world(), steps))
+        self.padding = torch.nn.Parameter(torch.zeros(padding))  # makes the vector several chunks long
+        made: list[outpace.DistributedOptimizer] = []
+        inner = torch.optim.SGD([self.weight, self.padding], lr=1.0)
+        self.opt = outpace.DistributedOptimizer(
+            inner, strategy=strategy, timeout_s=TIMEOUT_S, on_round=recorder(report, made), **options
+        )
+        made.append(self.opt)
+        self.padding.grad = torch.ones(padding)
+
+    def step(self, step: int) -> None:
+        self.weight.grad = torch.zeros_like(self.weight)
+        self.weight.grad[my_rank(), step] = 1.0
+        self.opt.step()
+
+    def counts(self) -> list[list[float]]:
+        """Applications of each contribution, for a divisor of the whole world."""
+        return (-self.weight.detach() * world()).tolist()
+
+
+def count(strategy: str, steps: int, delay_s: float = 0.002, padding: int = 0) -> Report:
+    """Random delays; reports how often each contribution was applied."""
+    report = Report(my_rank())
+    counter = Counter(steps, strategy, report, padding)
+    delays = random.Random(my_rank())
+    for step in range(steps):
+        time.sleep(delays.random() * delay_s)
+        counter.step(step)
+    counter.opt.finish()
+    report.final, report.stats, report.counts = digest(counter.opt), counter.opt.stats, counter.counts()
+    return report
+
+
+def stopped(pid: int) -> bool:
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def count_with_fault(
+    strategy: str, steps: int, faults: dict[int, str], directory: str, padding: int = 0, meanwhile: int = 40
+) -> Report:
+    """As `count`, with a fault at a named point in some ranks.
+
+    Rank 0 watches for ranks that are really stopped, goes on for `meanwhile` rounds, and only then wakes them.
+    """
+    rank = my_rank()
+    report = Report(rank)
+    if rank in faults:
+        os.environ["OUTPACE_FAULT"] = faults[rank]
+    Path(directory, f"{rank}").write_text(str(os.getpid()))
+    counter = Counter(steps, strategy, report, padding)
+    waker = Waker(faults, directory) if rank == 0 else None
+    for step in range(steps):
+        time.sleep(0.001)
+        counter.step(step)
+        if waker is not None:
+            waker.look(counter.opt.stats.version, meanwhile)
+    if waker is not None:
+        report.rounds_meanwhile = waker.rounds_meanwhile
+        waker.wake()
+    counter.opt.finish()
+    report.final, report.stats, report.counts = digest(counter.opt), counter.opt.stats, counter.counts()
+    return report
+
+
+class Waker:
+    """Wakes stopped ranks once enough rounds went on without them."""
+
+    def __init__(self, faults: dict[int, str], directory: str) -> None:
+        asked = [rank for rank, fault in faults.items() if fault.startswith("stop")]
+        self.pids = [int(Path(directory, str(rank)).read_text()) for rank in asked]
+        self.since: int | None = None
+        self.rounds_meanwhile = 0
+        self.woken = not self.pids
+
+    def look(self, version: int, meanwhile: int) -> None:
+        if self.woken or not all(stopped(pid) for pid in self.pids):
+            return
+        self.since = version if self.since is None else self.since
+        self.rounds_meanwhile = version - self.since
+        if self.rounds_meanwhile >= meanwhile:
+            self.wake()
+
+    def wake(self) -> None:
+        self.woken = True
+        for pid in self.pids:
+            os.kill(pid, signal.SIGCONT)
+
+
+def one_slow_rank(strategy: str, steps: int) -> Report:
+    """The last rank takes a step only now and then; it lags further than results are kept."""
+    report = Report(my_rank())
+    counter = Counter(steps, strategy, report)
+    mine = range(steps) if my_rank() < world() - 1 else range(steps // 10)
+    for step in mine:
+        time.sleep(0.002 if my_rank() < world() - 1 else 0.02)
+        counter.step(step)
+    counter.opt.finish()
+    report.final, report.stats, report.extra = digest(counter.opt), counter.opt.stats, len(mine)
+    return report

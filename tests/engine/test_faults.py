@@ -1,0 +1,88 @@
+"""A rank stopped or killed at every named point: the others go on, all agree, nothing is lost unrecorded."""
+
+from collections import Counter
+
+import pytest
+import ranks
+from test_rounds import agree, contributions
+
+import outpace
+from outpace.engines.local.faults import POINTS
+
+WORLD, STEPS, VICTIM = 4, 150, 3
+PADDING = 300_000  # several chunks, so that a reduction can be stopped between two of them
+
+
+def run(strategy: str, faults: dict[int, str], tmp_path, steps: int = STEPS) -> list[ranks.Report]:
+    return outpace.spawn(ranks.count_with_fault, WORLD, (strategy, steps, faults, str(tmp_path), PADDING))
+
+
+def assert_exactly_once(reports: list[ranks.Report], arrived: int) -> None:
+    given = contributions(reports)
+    dropped = sum(r.dropped for r in reports[0].stats.ranks)
+    assert max(Counter(given).values()) == 1
+    assert len(given) + dropped == arrived
+
+
+def plain_points() -> list[str]:
+    return [point for point in POINTS if point != "opening-attempt"]
+
+
+@pytest.mark.parametrize("strategy", ["eager-solo", "eager-majority"])
+@pytest.mark.parametrize("point", plain_points())
+def test_a_stopped_rank_holds_nobody_up_and_loses_nothing(strategy, point, tmp_path):
+    reports = run(strategy, {VICTIM: f"stop:{point}:20"}, tmp_path)
+    assert reports[0].rounds_meanwhile >= 40, "the others did not go on, or the rank was never stopped"
+    agree(reports)
+    assert_exactly_once(reports, WORLD * STEPS)
+
+
+@pytest.mark.parametrize("strategy", ["eager-solo", "eager-majority"])
+@pytest.mark.parametrize("point", plain_points())
+def test_the_others_go_on_and_agree_after_a_rank_is_killed(strategy, point, tmp_path):
+    reports = run(strategy, {VICTIM: f"kill:{point}:20"}, tmp_path)
+    assert reports[VICTIM] is None, "the rank was never killed"
+    left = [report for report in reports if report is not None]
+    agree(left)
+    of_victim = [c for c in contributions(left) if c[0] == VICTIM]
+    gone = next(r for r in left[0].stats.ranks if r.rank == VICTIM)
+    assert gone.state == "dead"
+    steps_of_victim = max(step for _, _, step in of_victim)
+    assert_exactly_once(left, (WORLD - 1) * STEPS + max(steps_of_victim, len(of_victim) + gone.dropped))
+
+
+@pytest.mark.parametrize("action", ["stop", "kill"])
+def test_a_rank_lost_while_opening_an_attempt_holds_nobody_up(action, tmp_path):
+    # Rank 2 sleeps while it holds a result's slot. Sooner or later that slot is wanted again, and the rank that
+    # opens another attempt because of it is lost in that moment.
+    faults = {2: "stop:applying:20", VICTIM: f"{action}:opening-attempt:20"}
+    strategy = "eager:quorum=solo,max_staleness=2"
+    reports = run(strategy, faults, tmp_path, steps=400)
+    left = [report for report in reports if report is not None]
+    assert len(left) == (WORLD if action == "stop" else WORLD - 1), "the fault did not happen"
+    assert reports[0].rounds_meanwhile >= 40
+    agree(left)
+    if action == "stop":
+        assert_exactly_once(left, WORLD * 400)
+
+
+def test_all_but_one_rank_may_be_stopped_in_solo(tmp_path):
+    faults = {1: "stop:applying:20", 2: "stop:writing-snapshot:20", 3: "stop:reducing:20"}
+    reports = run("eager:quorum=solo,max_staleness=3", faults, tmp_path, steps=300)
+    assert reports[0].rounds_meanwhile >= 40
+    agree(reports)
+    assert_exactly_once(reports, WORLD * 300)
+
+
+def test_all_but_one_rank_may_be_killed_in_solo(tmp_path):
+    faults = {1: "kill:applying:20", 2: "kill:writing-snapshot:20", 3: "kill:after-append:20"}
+    reports = run("eager-solo", faults, tmp_path)
+    assert [report is None for report in reports] == [False, True, True, True]
+    assert {r.state for r in reports[0].stats.ranks} == {"finished", "dead"}
+
+
+def test_fewer_ranks_than_min_ranks_end_the_run_with_below_quorum(tmp_path):
+    faults = {1: "kill:before-append:20", 2: "kill:before-append:20", 3: "kill:before-append:20"}
+    with pytest.raises(outpace.RankFailed, match=r"BelowQuorum: \[rank 0 - round \d+\] ranks .* died") as caught:
+        run("eager-majority", faults, tmp_path)
+    assert "signal SIGKILL" in str(caught.value)
