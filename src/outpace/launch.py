@@ -48,6 +48,12 @@ def spawn(fn: Callable[..., Any], ranks: int, args: Sequence[Any] = (), env: dic
         del store  # kept so long: the ranks meet through it, and none of them is special
 
 
+def die_with_parent() -> None:
+    """Has the kernel end this process when the one that started it ends, however that happens."""
+    if sys.platform.startswith("linux"):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 class _Child:
     def __init__(self, process: Any, pipe: Connection, rank: int) -> None:
         self.process, self.pipe, self.rank = process, pipe, rank
@@ -87,8 +93,7 @@ def _start(
 
 def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """The life of one rank: its result or its traceback goes through the pipe."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears Ctrl-C and ends us
     os.environ.update({key: value for key, value in environment.items() if value})
     import torch

@@ -1,6 +1,7 @@
-"""Imported once by the server that `spawn` forks ranks from, so that no rank pays for it again.
+"""Imported once by the server that `spawn` forks ranks from: what every rank needs, paid for once.
 
-torch imports its compiler when the first optimizer is made, which takes seconds.
+torch imports its compiler when the first optimizer is made, which takes seconds. The server also dies with its
+launcher, and every rank with the server: so none of them outlives a launcher that was killed.
 """
 
 from __future__ import annotations
@@ -8,7 +9,9 @@ from __future__ import annotations
 import torch
 
 import outpace
+from outpace.launch import die_with_parent
 
+die_with_parent()
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)
 
 __all__ = ["outpace"]

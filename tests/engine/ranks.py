@@ -112,9 +112,9 @@ class Counter:
             inner, strategy=strategy, timeout_s=TIMEOUT_S, on_round=recorder(report, made), **options
         )
         made.append(self.opt)
-        self.padding.grad = torch.ones(padding)
 
     def step(self, step: int) -> None:
+        self.padding.grad = torch.full_like(self.padding, step % 7 + my_rank())  # small: sums stay exact
         self.weight.grad = torch.zeros_like(self.weight)
         self.weight.grad[my_rank(), step] = 1.0
         self.opt.step()

@@ -13,8 +13,9 @@ WORLD, STEPS, VICTIM = 4, 150, 3
 PADDING = 300_000  # several chunks, so that a reduction can be stopped between two of them
 
 
-def run(strategy: str, faults: dict[int, str], tmp_path, steps: int = STEPS) -> list[ranks.Report]:
-    return outpace.spawn(ranks.count_with_fault, WORLD, (strategy, steps, faults, str(tmp_path), PADDING))
+def run(strategy: str, faults: dict[int, str], tmp_path, steps: int = STEPS, meanwhile: int = 40):
+    given = (strategy, steps, faults, str(tmp_path), PADDING, meanwhile)
+    return outpace.spawn(ranks.count_with_fault, WORLD, given)
 
 
 def assert_exactly_once(reports: list[ranks.Report], arrived: int) -> None:
@@ -49,6 +50,15 @@ def test_the_others_go_on_and_agree_after_a_rank_is_killed(strategy, point, tmp_
     assert gone.state == "dead"
     steps_of_victim = max(step for _, _, step in of_victim)
     assert_exactly_once(left, (WORLD - 1) * STEPS + max(steps_of_victim, len(of_victim) + gone.dropped))
+
+
+def test_a_sleeper_that_wakes_in_a_reduction_does_not_spoil_a_result_that_is_still_kept(tmp_path):
+    # Woken after a few rounds only, it still applies the round it was reducing: what it reads must be whole.
+    strategy = "eager:quorum=solo,max_staleness=32"
+    reports = run(strategy, {VICTIM: "stop:reducing:20"}, tmp_path, meanwhile=4)
+    assert reports[0].rounds_meanwhile >= 4
+    agree(reports)
+    assert_exactly_once(reports, WORLD * STEPS)
 
 
 @pytest.mark.parametrize("action", ["stop", "kill"])

@@ -128,7 +128,8 @@ def _notes(comparison: Comparison) -> Table:
     s, task = comparison.settings, Hyperplane(comparison.settings.seed)
     dropped = sum(o.dropped for o in comparison.outcomes)
     notes = {
-        "computing": f"is emulated by a sleep: {s.ranks} ranks cannot compute at once on {os.cpu_count()} cores. "
+        "computing": "is emulated by a sleep, because the ranks share this machine's cores "
+        f"({s.ranks} ranks, {os.cpu_count()} cores). "
         f"A step makes its real data and forward pass, sleeps until {s.compute_ms:g} ms have passed (longer if it is "
         "this rank's turn to be slow), then runs its real backward pass and communication.",
         "time": "training only, without starting processes, until the last rank was done",

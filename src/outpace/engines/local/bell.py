@@ -9,6 +9,8 @@ import ctypes
 import platform
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 
 SLICE_S = 0.010
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
@@ -26,10 +28,18 @@ class Bell:
 
     def __init__(self, word: ctypes.c_uint32) -> None:
         self._word = word
+        self._address = ctypes.addressof(word)
         number = _SYS_FUTEX.get(platform.machine()) if sys.platform.startswith("linux") else None
-        self._number = None if number is None else ctypes.c_long(number)
-        self._syscall = ctypes.CDLL(None, use_errno=True).syscall
-        self._address = ctypes.c_void_p(ctypes.addressof(word))
+        self._futex: Callable[..., int] | None = None
+        if number is not None:
+            call = ctypes.CDLL(None)["syscall"]  # an object of our own: its argument types are fixed below
+            call.argtypes = (
+                *(ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),
+                *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32),
+            )
+            self._futex = partial(call, number, self._address)
+        self._timeout = _Timespec(0, 0)
+        self._timeout_address = ctypes.addressof(self._timeout)
 
     def value(self) -> int:
         """Read before looking at the log, so that a ring in between is not missed."""
@@ -37,26 +47,18 @@ class Bell:
 
     def ring(self) -> None:
         """Wakes all waiters."""
-        if self._number is None:
+        if self._futex is None:
             self._word.value += 1
             return
-        self._syscall(
-            self._number,
-            self._address,
-            _FUTEX_WAKE_OP,
-            _EVERYBODY,
-            ctypes.c_long(0),
-            self._address,
-            ctypes.c_uint32(_ADD_ONE_NEVER_MORE),
-        )
+        self._futex(_FUTEX_WAKE_OP, _EVERYBODY, 0, self._address, _ADD_ONE_NEVER_MORE)
 
     def wait(self, value: int, seconds: float = SLICE_S) -> None:
         """Sleeps until rung, if the bell still shows `value`; never longer than a slice. Releases the GIL."""
         seconds = min(seconds, SLICE_S)
         if seconds <= 0:
             return
-        if self._number is None:
+        if self._futex is None:
             time.sleep(min(seconds, 0.001))
             return
-        timeout = _Timespec(0, int(seconds * 1e9))
-        self._syscall(self._number, self._address, _FUTEX_WAIT, ctypes.c_uint32(value), ctypes.byref(timeout), None, 0)
+        self._timeout.nanoseconds = int(seconds * 1e9)
+        self._futex(_FUTEX_WAIT, value, self._timeout_address, None, 0)

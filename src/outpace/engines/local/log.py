@@ -67,6 +67,10 @@ class Log:
         """Adds an event. Takes part of a microsecond and cannot be torn."""
         os.write(self._fd, encode(event))
 
+    def has_news(self) -> bool:
+        """Whether `read_new` would find anything."""
+        return bool(os.pread(self._fd, 1, self.position))
+
     def read_new(self) -> list[Event]:
         """The events since the last call."""
         events: list[Event] = []

@@ -18,6 +18,7 @@ from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 
 PROBE_S = 0.1
+SLICES_A_PROBE = round(PROBE_S / SLICE_S)
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
 
 
@@ -90,10 +91,20 @@ class Watch:
                         continue
                 if now - began > self._timeout_s:
                     raise TimedOut(self._timed_out(purpose))
-                left = self._grace_left_s()
-                self._bell.wait(shown, SLICE_S if left is None else max(1e-5, left))
+                self._rest(shown)
         finally:
             self.waited_s += time.monotonic() - began
+
+    def _rest(self, shown: int) -> None:
+        """Sleeps until there is news, or something to do by the clock. As little as possible runs between slices."""
+        left = self._grace_left_s()
+        if left is not None or self.ledger.reducing is not None:
+            self._bell.wait(shown, SLICE_S if left is None else max(1e-5, left))
+            return
+        for _ in range(SLICES_A_PROBE):
+            self._bell.wait(shown)
+            if self._bell.value() != shown or self.log.has_news():
+                return
 
     def seal_if_due(self) -> bool:
         """Ends the grace of the open round when it is over."""

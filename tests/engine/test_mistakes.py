@@ -1,0 +1,177 @@
+"""Bad input gets a clear error, and loses nothing."""
+
+import os
+import subprocess
+
+import mistakes
+import pytest
+import torch
+
+import outpace
+from outpace.engines.local import arena
+from outpace.engines.local.log import RECORD_BYTES, Log, encode
+from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
+from outpace.protocol.events import Event, Kind
+
+
+def optimizer() -> torch.optim.Optimizer:
+    return torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("shape", r"rank 1 has another model than rank 0: first difference is `0.weight`, \[17, 12\] here, \[16, 12\]"),
+        ("dtype", r"first difference is `0.weight`, torch.bfloat16 here, torch.float32 there"),
+        ("layers", r"first difference is `2.weight` \(\[1, 1\], torch.float32\), only here"),
+        ("optimizer", r"optimizer is 'Adam' here, 'SGD' there"),
+        ("strategy", r"quorum is 'solo' here, 'full' there"),
+    ],
+)
+def test_another_model_on_one_rank_is_refused_naming_the_first_difference(kind, message):
+    with pytest.raises(outpace.RankFailed, match=message) as caught:
+        outpace.spawn(mistakes.another_model, 3, (kind,))
+    assert "ModelMismatch" in str(caught.value)
+    assert "Start all ranks from the same code" in str(caught.value)
+
+
+def test_too_little_memory_names_need_and_fix():
+    with pytest.raises(outpace.RankFailed, match=r"ArenaFull: training with 2 ranks needs [\d.]+ GiB") as caught:
+        outpace.spawn(mistakes.too_large, 2)
+    assert "max_staleness" in str(caught.value)
+
+
+def test_a_full_file_system_names_need_and_fix_and_leaves_nothing(tmp_path):
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", tmp_path], capture_output=True)
+    if mounted.returncode != 0:
+        pytest.skip("needs the right to mount a small tmpfs")
+    try:
+        with pytest.raises(outpace.RankFailed, match=r"ArenaFull: training needs [\d.]+ MiB") as caught:
+            outpace.spawn(mistakes.full_directory, 2, env={"OUTPACE_ARENA_DIR": str(tmp_path)})
+        assert "OUTPACE_ARENA_DIR" in str(caught.value)
+        assert os.listdir(tmp_path) == []
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+def test_a_sparse_gradient_is_refused_and_training_goes_on():
+    for message, version in outpace.spawn(mistakes.sparse_gradient, 2):
+        assert "weight has a sparse gradient" in message
+        assert "sparse=False" in message
+        assert version == 1
+
+
+def test_calls_after_finish_are_refused():
+    for messages in outpace.spawn(mistakes.after_finish, 2):
+        assert [m.split("()")[0] for m in messages] == ["step", "synchronize", "load_state_dict"]
+
+
+def test_parameters_added_after_construction_are_refused():
+    (messages,) = outpace.spawn(mistakes.parameters_added, 1)
+    assert "cannot be added" in messages[0]
+    assert "other parameters than when" in messages[1]
+
+
+def test_a_rank_that_never_joins_is_named():
+    with pytest.raises(outpace.RankFailed, match=r"TimedOut: .*waited 1 s for every rank to join.*ranks \[1\]"):
+        outpace.spawn(mistakes.missing_rank, 2)
+
+
+def test_a_rank_that_never_arrives_is_named():
+    with pytest.raises(outpace.RankFailed, match=r"TimedOut: .*waited 1 s for the quorum of round 0.*ranks \[1\]"):
+        outpace.spawn(mistakes.waits_for_nothing, 2)
+
+
+def test_a_quorum_larger_than_the_world_is_refused():
+    with pytest.raises(InvalidRules, match=r"quorum=3 is larger than the world of 1 ranks"):
+        outpace.DistributedOptimizer(optimizer(), "eager:quorum=3")
+
+
+def test_an_unknown_strategy_names_the_nearest():
+    with pytest.raises(UnknownName, match=r"'eager-mayority'; did you mean eager-majority"):
+        outpace.DistributedOptimizer(optimizer(), "eager-mayority")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("eager:late=never", "late='never' is unknown; choose one of carry, count, drop"),
+        ("eager:quorum=0", "quorum=0 must be at least 1"),
+        ("eager:quorum=1.5", "as a fraction must lie in"),
+        ("eager:quorum", "is not of the form option=value"),
+        ("eager:quorums=2", "has no option 'quorums'; it has quorum"),
+        ("eager-solo:quorum=2", "has no option 'quorum'"),
+        ("eager:grace=-1", "grace=-1 must be"),
+        ("eager:max_staleness=0", "max_staleness=0 must be"),
+    ],
+)
+def test_a_bad_option_is_named(text, message):
+    with pytest.raises(InvalidRules, match=message):
+        outpace.DistributedOptimizer(optimizer(), text)
+
+
+def test_a_closure_is_refused_with_the_reason():
+    with (
+        outpace.DistributedOptimizer(optimizer(), "eager-solo") as opt,
+        pytest.raises(TypeError, match=r"takes no closure.*Call loss.backward\(\) first"),
+    ):
+        opt.step(lambda: 1.0)
+
+
+def test_normalising_by_samples_asks_for_them():
+    with (
+        outpace.DistributedOptimizer(optimizer(), "eager:normalise=samples") as opt,
+        pytest.raises(InvalidRules, match=r"call step\(samples=n\)"),
+    ):
+        opt.step()
+
+
+def test_ranks_without_a_launcher_are_told_how_to_start(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with pytest.raises(outpace.OutpaceError, match="torchrun --nproc-per-node"):
+        outpace.DistributedOptimizer(optimizer(), "eager-solo")
+
+
+def test_ranks_on_several_hosts_are_told_what_is_missing(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(outpace.OutpaceError, match="start all ranks with one torchrun"):
+        outpace.DistributedOptimizer(optimizer(), "eager-solo")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not an outpace arena"),
+        (b"GIF89a" + b"\0" * 100, "is not an outpace arena"),
+        (arena._HEAD.pack(arena.MAGIC, 99, 2, b"j" * 16) + b"{}", "layout version 99"),
+        (arena._HEAD.pack(arena.MAGIC, arena.LAYOUT_VERSION, 2, b"x" * 16) + b"{}", "belongs to another job"),
+        (arena._HEAD.pack(arena.MAGIC, arena.LAYOUT_VERSION, 2, b"j" * 16) + b"\xff{", "header is damaged"),
+    ],
+)
+def test_a_foreign_or_corrupt_arena_is_refused_and_left_untouched(content, message, tmp_path):
+    path = tmp_path / "arena"
+    path.write_bytes(content)
+    fd = os.open(path, os.O_RDWR)
+    with pytest.raises(ArenaInvalid, match=message):
+        arena.read_header(fd, b"j" * 16)
+    os.close(fd)
+    assert path.read_bytes() == content
+
+
+def test_a_damaged_record_of_the_log_is_refused(tmp_path):
+    record = bytearray(encode(Event(Kind.ARRIVE, 1, 1, 7, 3)))
+    record[20] ^= 1
+    fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
+    assert len(record) == RECORD_BYTES
+    os.write(fd, record)
+    with pytest.raises(ArenaInvalid, match="a record of the shared log is damaged"):
+        Log(fd).read_new()
+    os.close(fd)
+
+
+def test_spawning_no_rank_is_refused():
+    with pytest.raises(outpace.OutpaceError, match="at least one rank"):
+        outpace.spawn(print, 0)
