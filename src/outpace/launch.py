@@ -16,6 +16,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -40,8 +41,10 @@ def spawn(fn: Callable[..., Any], ranks: int, args: Sequence[Any] = (), env: dic
         raise OutpaceError(f"spawn(ranks={ranks!r}): at least one rank is needed")
     context = _context(fn)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
-    children = [_start(context, fn, args, rank, ranks, store.port, env or {}) for rank in range(ranks)]
+    children: list[_Child] = []
     try:
+        for rank in range(ranks):
+            children.append(_start(context, fn, args, rank, ranks, store.port, env or {}))
         return _gather(children)
     finally:
         _end(children)
@@ -66,7 +69,18 @@ def _context(fn: Callable[..., Any]) -> Any:
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["outpace.preload"])
+    _start_server_deaf_to_ctrl_c()
     return context
+
+
+def _start_server_deaf_to_ctrl_c() -> None:
+    """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch is heard by the caller alone."""
+    resource_tracker.ensure_running()  # first: starting it would lift the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(
@@ -95,6 +109,7 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     """The life of one rank: its result or its traceback goes through the pipe."""
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears Ctrl-C and ends us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update({key: value for key, value in environment.items() if value})
     import torch
 

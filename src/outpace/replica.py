@@ -26,7 +26,6 @@ class OptimizerReplica:
     def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
         self.inner = inner
         self.version = 0
-        self.hyper = b""  #: hyper-parameters of the last round applied; empty before the first
         self._model = model
         self._on_round = on_round
         self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
@@ -37,6 +36,7 @@ class OptimizerReplica:
         frozen = {id(p): p for p in everything if id(p) not in chosen}
         self._frozen = list(frozen.values())
         self._private: list[torch.Tensor] | None = None
+        self.hyper = self._own_hyper()  #: hyper-parameters of the last round applied; before the first, rank 0's own
 
     def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
         """The parameters that are trained, with names that mean something in error messages."""
@@ -126,9 +126,6 @@ class OptimizerReplica:
     @contextmanager
     def _hyper_parameters(self) -> Any:
         """The round's hyper-parameters in place of this rank's own, which its schedulers go on to see."""
-        if not self.hyper:
-            yield
-            return
         saved: list[dict[str, Any]] = []
         for group, values in zip(self.inner.param_groups, json.loads(self.hyper), strict=True):
             own = {key: group[key] for key in values if key in group}

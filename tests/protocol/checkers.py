@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
+from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Contribution, Round
 
@@ -20,6 +23,7 @@ def seen_by(ledger: Ledger) -> dict[str, Any]:
         "carried": {_key(c) for c in ledger.carried},
         "quorum met": (ledger.met_ns, ledger.grace_ns),
         "awaited": ledger.awaited(),
+        "pace": ledger.pace.to_state(),
         "reducing": None if sealed is None else _of_round(sealed),
         "completed": {number: _of_round(r) for number, r in ledger.completed.items()},
         "members": {m.rank: (m.incarnation, m.state, m.alive) for m in ledger.members.by_rank.values()},
@@ -49,6 +53,7 @@ def expected_by(reference: Reference) -> dict[str, Any]:
         "carried": {g.key for g in reference.pending() if not g.counts},
         "quorum met": (reference.met_ns, reference.grace_ns),
         "awaited": reference.can_still_contribute(),
+        "pace": reference.pace.to_state(),
         "reducing": None if sealed is None else of_round(sealed),
         "completed": {s.number: of_round(s) for s in kept},
         "members": {x.rank: (x.incarnation, x.state, x.alive) for x in reference.lives_now()},
@@ -96,16 +101,22 @@ class Audit:
         self.accepted: list[tuple[int, int, int]] = []
         self.dropped: list[tuple[int, int, int]] = []
         self.rounds: list[Round] = []
+        self._frozen: Round | None = None  #: being reduced before the event
 
-    def note(self, ledger: Ledger, event: Any, reason: str) -> None:
+    def note(self, ledger: Ledger, event: Event, reason: str) -> None:
         """After the ledger has taken in the event."""
-        if event.kind == 2 and not reason.startswith("ignored"):
-            key = (event.rank, event.incarnation, event.step)
+        if reason.startswith("ignored"):
+            return
+        key = (event.rank, event.incarnation, event.step)
+        if event.kind == Kind.ARRIVE:
             self.accepted.append(key)
-            if "dropped" in reason:
-                self.dropped.append(key)
-        last = self.rounds[-1].number if self.rounds else -1
-        self.rounds += [r for number, r in sorted(ledger.completed.items()) if number > last]
+            self.dropped += [key] if "dropped" in reason else []
+        elif event.kind == Kind.DONE and self._frozen is not None:
+            self.rounds.append(replace(self._frozen, void=math.isnan(event.value)))
+        elif event.kind == Kind.REFUSE and self._frozen is not None and len(self._frozen.contributions) == 1:
+            everybody = (*self._frozen.refused, *self._frozen.contributions)
+            self.rounds.append(replace(self._frozen, contributions=(), refused=everybody, void=True))
+        self._frozen = ledger.reducing
 
     def check(self, ledger: Ledger) -> None:
         """Each accepted contribution is in exactly one place, and the tallies add up to the rounds."""

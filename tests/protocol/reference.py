@@ -158,15 +158,14 @@ class Reference:
         return {"solo": 1, "majority": max(1, (ranks + 1) // 2), "full": max(1, ranks)}[quorum]
 
     def quorum_is_met(self) -> bool:
-        here, can = self.on_time(), self.can_still_contribute()
+        here, can = {g.rank for g in self.on_time()}, set(self.can_still_contribute())
         if not here:
             return False
-        possible = len(here) + len(can)
+        possible = len(here | can)  # a rank restarted within the round counts once
         members = [x.rank for x in self.unfinished()]
         if self.rules.quorum == "majority-random":
-            arrived = {g.rank for g in here}
             draw = random.Random(self.rules.seed * 1_000_003 + self.open)
-            return not can or draw.choice(sorted(arrived | set(can))) in arrived
+            return draw.choice(sorted(here | can)) in here or len(here) >= possible
         if self.rules.quorum == "adaptive":
             return len(here) >= min(self.pace.best_quorum(self.open, members), possible)
         return len(here) >= min(self._count(len(members)), possible)

@@ -17,20 +17,12 @@ from outpace.protocol.rules import Rules
 
 MICROSECOND = 1_000
 
-OFTEN = ("go", "go", "go", "done", "done")
-SELDOM = (
-    "seal",
-    "sync",
-    "finish",
-    "die",
-    "notice",
-    "restart",
-    "attempt",
-    "refuse",
-    "overflow",
-    "repeat",
-    "hold",
-    "late",
+#: What may be chosen, as often as it stands here; the simplest comes first.
+ACTIONS = (
+    *("go",) * 14,
+    *("done",) * 6,
+    *("seal", "restart", "notice", "repeat") * 2,
+    *("sync", "attempt", "refuse", "overflow", "hold", "late", "die", "finish"),
 )
 
 
@@ -149,7 +141,7 @@ class Run:
             self.append(rank.event(Kind.SYNC)._replace(step=rank.target, round=resume))
 
     def _finish(self, rank: SimulatedRank, number: int) -> None:
-        if rank.alive and self.ledger.started and rank.state == "computing":
+        if rank.alive and self.ledger.started and rank.state == "computing" and number < 7:  # seldom
             rank.state = "finished"
             self.append(rank.event(Kind.FINISH))
 

@@ -14,7 +14,7 @@ from outpace.protocol.rules import Rules
 
 from .checkers import Audit, check_exact_majority, check_rows_and_slots, expected_by, seen_by
 from .reference import Reference
-from .simulated_ranks import OFTEN, SELDOM, Choice, Run
+from .simulated_ranks import ACTIONS, Choice, Run
 
 NAMED_QUORUMS = ("solo", "majority", "full", "majority-random", "adaptive")
 
@@ -34,7 +34,7 @@ def all_rules(draw: Any, quorum: str | None = None, grace: Any = None) -> Rules:
     )
 
 
-ONE = st.builds(Choice, st.sampled_from((*OFTEN, *OFTEN, *OFTEN, *SELDOM)), st.integers(0, 4), st.integers(0, 19))
+ONE = st.builds(Choice, st.sampled_from(ACTIONS), st.integers(0, 4), st.integers(0, 19))
 # Left alone, lists are drawn short: the first is what a failing run shrinks to, the second what finds one.
 CHOICES = st.one_of(st.lists(ONE, max_size=40), st.lists(ONE, min_size=50, max_size=150))
 

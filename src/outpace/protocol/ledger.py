@@ -40,6 +40,7 @@ class Ledger:
         self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
         self.sync_generation = 0
         self.sync_version = 0
+        self.sync_resumed = False  #: the last synchronisation began anew from a checkpoint
         self.sync_ranks: tuple[int, ...] = ()  #: who took part in the last synchronisation
         self.snapshots = Snapshots(rules.world)
         self.started = False  #: every rank of the world has joined once; no round before that
@@ -47,6 +48,7 @@ class Ledger:
         self._resume_round = 0  # one more than the round to resume from; 0 for none
         self._unfinished: list[int] = []  # ranks the quorum is taken of
         self._active: dict[int, int] = {}  # those that are not in `synchronize`, with their incarnation
+        self._present: set[int] = set()  # ranks on time in the open round; one restarted within it counts once
         self._can: set[int] = set()  # ranks that may still join the open round on time
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -80,6 +82,14 @@ class Ledger:
     def pending(self, rank: int) -> list[Contribution]:
         """What this rank has given to the open round."""
         return [c for c in self.on_time + self.carried if c.rank == rank]
+
+    def undecided(self, rank: int, incarnation: int, step: int) -> tuple[int, Contribution] | None:
+        """(round, contribution) of one that is pending or being reduced; None once it is decided."""
+        who = (rank, incarnation, step)
+        sealed = self.reducing
+        open_ones = [(self.round, c) for c in (*self.on_time, *self.carried)]
+        sealed_ones = [(sealed.number, c) for c in sealed.contributions] if sealed else []
+        return next((found for found in (*open_ones, *sealed_ones) if found[1][:3] == who), None)
 
     def waits(self, contribution: Contribution) -> bool:
         """Whether its rank waits for the round. A carried one's does not: that is how waiting is avoided."""
@@ -147,6 +157,7 @@ class Ledger:
                 self._can.discard(contribution.rank)
             return f"late by {lag} rounds: carried into round {self.round}"
         self.on_time.append(contribution)
+        self._present.add(contribution.rank)
         self._can.discard(contribution.rank)
         return "on time" if lag == 0 else f"late by {lag} rounds: counted in round {self.round}"
 
@@ -180,7 +191,7 @@ class Ledger:
             refused=(*sealed.refused, hit),
             attempt=sealed.attempt + 1,
             slot=self.free_slots()[0],
-            hyper_from=sealed.hyper_from if sealed.hyper_from != hit else None,
+            hyper_from=self._leader(left),
         )
         if not left:
             self._complete(replace(self.reducing, void=True), event.time_ns)
@@ -241,7 +252,7 @@ class Ledger:
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
         while self.started and self.reducing is None:
-            if self.on_time and len(self.on_time) >= self._quorum():
+            if self.on_time and len(self._present) >= self._quorum():
                 self._note_quorum(now_ns)
                 if self._can and self.grace_ns:
                     return
@@ -261,6 +272,7 @@ class Ledger:
     def _reopen(self) -> None:
         """Who may still join the open round on time. One with no free row cannot: awaiting it would be a deadlock."""
         here = {(c.rank, c.incarnation) for c in self.on_time}
+        self._present = {rank for rank, _ in here}
         rows = self._rows
         self._can = {
             rank
@@ -271,18 +283,17 @@ class Ledger:
     def _quorum(self) -> int:
         """On-time arrivals that suffice for the open round; more than can come are never asked for."""
         quorum = self.rules.quorum
-        possible = len(self.on_time) + len(self._can)
+        possible = len(self._present | self._can)
         if quorum == "majority-random":
-            return len(self.on_time) if self._initiator_is_here() else possible
+            return 1 if self._initiator_is_here() else possible
         if quorum == "adaptive":
             return min(self.pace.best_quorum(self.round, self._unfinished), possible)
         return min(needed(quorum, len(self._unfinished)), possible)
 
     def _initiator_is_here(self) -> bool:
         """The paper's majority: a rank drawn from a shared seed opens the round, whoever came before it is in."""
-        here = {c.rank for c in self.on_time}
-        candidates = sorted(here | self._can)
-        return random.Random(self.rules.seed * 1_000_003 + self.round).choice(candidates) in here
+        candidates = sorted(self._present | self._can)
+        return random.Random(self.rules.seed * 1_000_003 + self.round).choice(candidates) in self._present
 
     def _note_quorum(self, now_ns: int) -> None:
         if self.met_ns is not None:
@@ -295,23 +306,25 @@ class Ledger:
     def _close_round(self) -> None:
         """Freezes the open round's set, and opens the next."""
         contributions = tuple(sorted(self.on_time + self.carried))
-        leader = max(self.on_time, key=lambda c: (c.step, -c.rank), default=None)
-        if leader is not None and leader.step < self.hyper_step:
-            leader = None
-        if leader is not None:
-            self.hyper_step = leader.step
         counted = {m.rank for m in self.members.by_rank.values() if m.counts}
         world = len(counted | {c.rank for c in contributions})
-        self.reducing = Round(self.round, contributions, world, leader, slot=self.free_slots()[0])
+        self.reducing = Round(self.round, contributions, world, self._leader(contributions), slot=self.free_slots()[0])
         self.round += 1
         self.on_time, self.carried = [], []
         self.met_ns, self.grace_ns = None, 0
         self._reopen()
 
+    def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
+        """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
+        leader = max((c for c in contributions if self.waits(c)), key=lambda c: (c.step, -c.rank), default=None)
+        return None if leader is None or leader.step < self.hyper_step else leader
+
     def _complete(self, result: Round, now_ns: int) -> None:
         self.completed[result.number] = result
         self.completed.pop(result.number - self.rules.max_staleness, None)
         self.reducing = None
+        if result.hyper_from is not None:
+            self.hyper_step = result.hyper_from.step
         everybody = (*result.contributions, *result.refused)
         self._rows -= {(c.rank, c.row) for c in everybody}
         self.pace.released([c.rank for c in everybody if self.waits(c)], now_ns)
@@ -323,8 +336,7 @@ class Ledger:
                 tally.carried += c.late
                 tally.on_time += not c.late
                 tally.staleness[result.staleness(c)] += 1
-        if any(c.row for c in everybody):
-            self._reopen()  # only a rank with its second row in use can have been out of rows
+        self._reopen()  # rows have become free
         self._settle(now_ns)
 
     def _settle_sync(self) -> None:
@@ -334,7 +346,8 @@ class Ledger:
         waiting = self.members.unfinished()
         if any(m.state != SYNCING for m in waiting):
             return
-        if self._resume_round:  # from a checkpoint: another numbering, and everybody adopts a new snapshot
+        self.sync_resumed = self._resume_round > 0
+        if self.sync_resumed:  # from a checkpoint: another numbering, and everybody adopts a new snapshot
             self.round = max(self.round, self._resume_round - 1)
             self._resume_round = 0
             self.completed = {}
@@ -361,7 +374,7 @@ class Ledger:
             "reducing": None if self.reducing is None else self.reducing.to_state(),
             "completed": [r.to_state() for r in self.completed.values()],
             "hyper_step": self.hyper_step,
-            "sync": [self.sync_generation, self.sync_version, self.sync_ranks],
+            "sync": [self.sync_generation, self.sync_version, self.sync_resumed, self.sync_ranks],
             "snapshots": self.snapshots.to_state(),
             "started": self.started,
             "rows": sorted(self._rows),
@@ -382,8 +395,8 @@ class Ledger:
         rounds = [Round.from_state(row) for row in state["completed"]]
         ledger.completed = {r.number: r for r in rounds}
         ledger.hyper_step = state["hyper_step"]
-        ledger.sync_generation, ledger.sync_version = state["sync"][:2]
-        ledger.sync_ranks = tuple(state["sync"][2])
+        ledger.sync_generation, ledger.sync_version, ledger.sync_resumed = state["sync"][:3]
+        ledger.sync_ranks = tuple(state["sync"][3])
         ledger.snapshots = Snapshots.from_state(rules.world, state["snapshots"])
         ledger.started = state["started"]
         ledger._rows = {(rank, row) for rank, row in state["rows"]}

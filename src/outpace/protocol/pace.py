@@ -31,7 +31,7 @@ class Pace:
         """A contribution of `version` is here. Notes by how much it missed its round's quorum."""
         met = self._met.get(version)
         if met is not None:
-            self._lags.append(time_ns - met)
+            self._lags.append(max(0, time_ns - met))  # times are taken before the append and may cross
         started = self._started.get(rank)
         if started is not None:
             self._durations.setdefault(rank, deque(maxlen=_DURATIONS)).append(time_ns - started)
@@ -48,7 +48,7 @@ class Pace:
         if previous is not None:
             self._intervals.append(time_ns - previous)
         self._met[round_] = time_ns
-        self._met.pop(round_ - keep - 1, None)
+        self._met = {number: met for number, met in self._met.items() if number >= round_ - keep}
 
     def forget(self, rank: int) -> None:
         """The rank has left: its times say nothing about the rounds to come."""

@@ -21,17 +21,18 @@ class Snapshots:
         self.latest: SnapshotPlace | None = None
         self.claims: dict[int, tuple[int, int]] = {}  # buffer -> (rank, incarnation) writing it
 
-    def free(self, buffer: int) -> bool:
-        """Whether the buffer neither holds the latest snapshot nor is being written."""
-        return buffer not in self.claims and (self.latest is None or self.latest.buffer != buffer)
+    def free(self, buffer: int, rank: int) -> bool:
+        """Whether the buffer neither holds the latest snapshot nor is being written by another rank."""
+        owner = self.claims.get(buffer)
+        return (owner is None or owner[0] == rank) and (self.latest is None or self.latest.buffer != buffer)
 
-    def free_buffer(self) -> int:
-        """A buffer to claim. There always is one, because a rank has at most one claim."""
-        return next(buffer for buffer in range(self.buffers) if self.free(buffer))
+    def free_buffer(self, rank: int) -> int:
+        """A buffer this rank may claim. There always is one, because a rank has at most one claim."""
+        return next(buffer for buffer in range(self.buffers) if self.free(buffer, rank))
 
     def claim(self, buffer: int, rank: int, incarnation: int) -> bool:
         """Gives the buffer to the rank, if free. A rank that claims again has given up what it wrote before."""
-        if not self.free(buffer):
+        if not self.free(buffer, rank):
             return False
         self.release(rank)
         self.claims[buffer] = (rank, incarnation)

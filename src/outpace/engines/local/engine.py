@@ -139,13 +139,13 @@ class LocalEngine:
         self._steps += 1
         arrival = self._watch.own(Kind.ARRIVE)._replace(step=self._steps, round=version, place=row, samples=samples)
         self._append(arrival)
-        step, open_round, reason = self._watch.placed
-        if step != self._steps:
-            return Ticket(self._steps, version, False, "decided while this rank was away")
+        reason = self._watch.placed
         if reason.startswith("ignored: not a living"):
-            raise OutpaceError(f"[rank {self.rank} - round {open_round}] this rank was declared dead or replaced")
-        waits = reason == "on time" or "counted" in reason
-        return Ticket(step, open_round, waits, reason)
+            raise OutpaceError(f"[rank {self.rank} - round {version}] this rank was declared dead or replaced")
+        undecided = self.ledger.undecided(self.rank, self._watch.incarnation, self._steps)
+        if undecided is None:
+            return Ticket(self._steps, version, False, reason)
+        return Ticket(self._steps, undecided[0], self.ledger.waits(undecided[1]), reason)
 
     async def result(self, ticket: Ticket) -> None:
         """Waits until the ticket's round is complete, reducing along."""
@@ -179,7 +179,7 @@ class LocalEngine:
         self._apply_while_waiting(
             lambda: self.ledger.sync_generation > generation, "in synchronize() for every rank that has data left"
         )
-        if resume_round is not None:
+        if self.ledger.sync_resumed:
             self._replica.version = self.ledger.sync_version
             self._share_beginning()
             return
@@ -280,7 +280,7 @@ class LocalEngine:
             self._write_snapshot()
 
     def _write_snapshot(self) -> None:
-        buffer = self.ledger.snapshots.free_buffer()
+        buffer = self.ledger.snapshots.free_buffer(self.rank)
         self._append(self._watch.own(Kind.CLAIM)._replace(place=buffer))
         if self.ledger.snapshots.claims.get(buffer) != (self.rank, self._watch.incarnation):
             return  # another rank was quicker; its snapshot serves as well

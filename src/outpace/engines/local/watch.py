@@ -32,7 +32,7 @@ class Watch:
         self.ledger = ledger
         self.incarnation = 0
         self.waited_s = 0.0
-        self.placed: tuple[int, int, str] = (0, 0, "")  #: own last arrival: step, round open then, what became of it
+        self.placed = ""  #: what became of this rank's last arrival, in words
         self.log = log
         self._bell = bell
         self._life = life
@@ -43,10 +43,9 @@ class Watch:
     def refresh(self) -> None:
         """Folds what is new in the log."""
         for event in self.log.read_new():
-            open_round = self.ledger.round
             reason = self.ledger.apply(event)
             if event.kind == Kind.ARRIVE and event.rank == self.rank and event.incarnation == self.incarnation:
-                self.placed = (event.step, open_round, reason)
+                self.placed = reason
 
     def append(self, event: Event) -> None:
         """Appends in this rank's name, folds, and wakes the others if there is something to wake up for."""

@@ -1,0 +1,136 @@
+"""What arrival times teach: grace for jitter, none for stragglers, and the quorum that pays most."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outpace.protocol.pace import GRACE_SHARE, Pace
+
+from .logs import arrive, done, seal, started
+
+MS = 1_000_000
+ROUND = 100 * MS
+
+
+def observed(lags_ms: list[float], rounds: int = 12) -> Pace:
+    """A pace that has seen rounds of 100 ms, with these lags behind each quorum."""
+    pace = Pace()
+    for number in range(rounds):
+        met = number * ROUND
+        pace.quorum_met(number, met, 8)
+        for rank, lag in enumerate(lags_ms):
+            pace.arrived(rank, number, met + int(lag * MS))
+    return pace
+
+
+def computing(durations_ms: list[float], jitter: float = 0.02, rounds: int = 16) -> Pace:
+    """A pace that has seen ranks compute for so long, give or take a little."""
+    pace, draw = Pace(), random.Random(0)
+    for rank, duration in enumerate(durations_ms):
+        now = 0
+        for _ in range(rounds):
+            pace.released([rank], now)
+            now += int(duration * MS * draw.uniform(1 - jitter, 1 + jitter))
+            pace.arrived(rank, -1, now)
+    return pace
+
+
+def test_grace_covers_ranks_that_only_jitter() -> None:
+    assert 5 * MS <= observed([1, 2, 3, 4, 5]).grace_ns() <= 7 * MS
+
+
+def test_grace_does_not_wait_for_stragglers() -> None:
+    assert observed([80, 150, 400]).grace_ns() == 0
+
+
+def test_grace_covers_jitter_beside_one_straggler() -> None:
+    assert 3 * MS <= observed([1, 2, 3, 400]).grace_ns() <= 4 * MS
+
+
+def test_there_is_no_grace_before_anything_is_known() -> None:
+    assert Pace().grace_ns() == 0
+    assert observed([]).grace_ns() == 0
+    assert observed([1.0], rounds=1).grace_ns() == 0
+
+
+def test_one_long_pause_does_not_stretch_grace() -> None:
+    pace = observed([14, 14, 14])
+    pace.quorum_met(12, 11 * ROUND + 60_000 * MS, 8)
+    assert pace.grace_ns() <= GRACE_SHARE * ROUND
+
+
+@given(st.lists(st.floats(0, 300), max_size=6))
+def test_grace_never_costs_more_than_its_share_of_a_round(lags_ms: list[float]) -> None:
+    assert 0 <= observed(lags_ms).grace_ns() <= GRACE_SHARE * ROUND
+
+
+def test_grace_is_never_negative_when_a_stopped_rank_appends_an_old_time() -> None:
+    assert observed([-1.0]).grace_ns() >= 0
+
+
+@pytest.mark.parametrize("world", [2, 4, 8])
+def test_adaptive_quorum_of_balanced_ranks_is_full_or_nearly(world: int) -> None:
+    assert computing([100] * world).best_quorum(20, range(world)) >= world - 1
+
+
+def test_adaptive_quorum_leaves_one_slow_rank_behind() -> None:
+    assert computing([100] * 7 + [1000]).best_quorum(20, range(8)) == 7
+
+
+def test_adaptive_quorum_leaves_several_slow_ranks_behind() -> None:
+    assert computing([100] * 6 + [1000, 2000]).best_quorum(20, range(8)) == 6
+
+
+@pytest.mark.parametrize("world", range(1, 9))
+def test_adaptive_quorum_begins_with_the_majority(world: int) -> None:
+    assert Pace().best_quorum(0, range(world)) == (world + 1) // 2
+
+
+def test_adaptive_quorum_forgets_a_rank_that_left() -> None:
+    pace = computing([100] * 7 + [1000])
+    pace.forget(0)
+    assert pace.best_quorum(20, range(8)) == 4
+
+
+def test_adaptive_quorum_is_looked_at_again_when_the_ranks_change_or_after_a_while() -> None:
+    pace = computing([100] * 4)
+    assert pace.best_quorum(20, range(4)) >= 3
+    for rank in range(4):
+        pace.forget(rank)
+    assert pace.best_quorum(27, range(4)) >= 3
+    assert pace.best_quorum(28, range(4)) == 2
+    assert pace.best_quorum(28, range(3)) == 2
+
+
+def test_a_restored_pace_decides_alike() -> None:
+    for pace in (observed([1, 2, 3]), computing([100] * 3 + [900])):
+        pace.best_quorum(20, range(4))
+        restored = Pace.from_state(json.loads(json.dumps(pace.to_state())))
+        assert restored.grace_ns() == pace.grace_ns()
+        assert restored.best_quorum(40, range(4)) == pace.best_quorum(40, range(4))
+
+
+def test_with_auto_grace_ranks_that_jitter_soon_are_all_on_time() -> None:
+    ledger = started(4, quorum="majority", grace="auto")
+
+    def end_round(at_ns: int) -> None:
+        if ledger.deadline_ns is not None and ledger.deadline_ns < at_ns:
+            ledger.apply(seal(ledger.round))
+        if ledger.reducing is not None:
+            ledger.apply(done(ledger, at_ns=at_ns))
+
+    for step in range(1, 20):
+        begin_ns, version = step * ROUND, ledger.round
+        for rank in range(4):
+            at_ns = begin_ns + rank * 2 * MS
+            end_round(at_ns)
+            ledger.apply(arrive(rank, version, step, row=ledger.free_row(rank) or 0, at_ns=at_ns))
+        end_round(begin_ns + ROUND // 2)
+    first, last = ledger.completed[min(ledger.completed)], ledger.completed[max(ledger.completed)]
+    assert ledger.members.tallies[3].carried >= 1, "nothing was known at first"
+    assert [c.late for c in first.contributions] == [c.late for c in last.contributions] == [False] * 4

@@ -1,0 +1,40 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def torchrun(script, *arguments):
+    """Runs an example as its docstring says, with fewer ranks, and returns what it printed."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*command, str(EXAMPLES / script), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_train_learns_and_saves_a_checkpoint(tmp_path):
+    file = tmp_path / "checkpoint.pt"
+    out = torchrun("train.py", "--epochs", "4", "--checkpoint", str(file))
+    accuracies = [float(line.split(":")[1].split("%")[0]) for line in out.splitlines() if line.startswith("epoch")]
+    assert len(accuracies) == 4
+    assert accuracies[-1] > 80
+    saved = torch.load(file, weights_only=True)
+    assert saved["epoch"] == 4
+    assert saved["optimizer"]["outpace"]["steps"] == 4 * 48
+
+
+def test_rounds_learns_and_counts_samples():
+    out = torchrun("rounds.py")
+    losses = [float(line.split()[-1]) for line in out.splitlines() if line.startswith("step")]
+    assert losses[-1] < losses[0] / 2
+    assert "step 10: 64 samples" in out
