@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.pace import Pace
 from outpace.protocol.round import Contribution, Round
 
 from .reference import Reference
@@ -53,7 +53,7 @@ def expected_by(reference: Reference) -> dict[str, Any]:
         "carried": {g.key for g in reference.pending() if not g.counts},
         "quorum met": (reference.met_ns, reference.grace_ns),
         "awaited": reference.can_still_contribute(),
-        "pace": reference.pace.to_state(),
+        "pace": (reference.pace if reference.needs_pace else Pace()).to_state(),
         "reducing": None if sealed is None else of_round(sealed),
         "completed": {s.number: of_round(s) for s in kept},
         "members": {x.rank: (x.incarnation, x.state, x.alive) for x in reference.lives_now()},
@@ -112,10 +112,10 @@ class Audit:
             self.accepted.append(key)
             self.dropped += [key] if "dropped" in reason else []
         elif event.kind == Kind.DONE and self._frozen is not None:
-            self.rounds.append(replace(self._frozen, void=math.isnan(event.value)))
+            self.rounds.append(self._frozen._replace(void=math.isnan(event.value)))
         elif event.kind == Kind.REFUSE and self._frozen is not None and len(self._frozen.contributions) == 1:
             everybody = (*self._frozen.refused, *self._frozen.contributions)
-            self.rounds.append(replace(self._frozen, contributions=(), refused=everybody, void=True))
+            self.rounds.append(self._frozen._replace(contributions=(), refused=everybody, void=True))
         self._frozen = ledger.reducing
 
     def check(self, ledger: Ledger) -> None:

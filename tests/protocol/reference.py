@@ -26,6 +26,7 @@ class Life:
     state: str = "active"
     alive: bool = True
     last_step: int = 0
+    heard_in: int = 0
 
 
 @dataclass
@@ -71,6 +72,12 @@ class Reference:
         self.sync_generation, self.sync_version, self.sync_ranks = 0, 0, ()
         self.kept_from = 0  #: results of rounds before this one were given up by a resume
         self.pace = Pace()
+
+    @property
+    def needs_pace(self) -> bool:
+        """Times are observed only where a decision depends on them."""
+        quorum = self.rules.quorum
+        return quorum == "adaptive" or (self.rules.grace == "auto" and quorum != "full")
 
     # -- who there is ----------------------------------------------------------------------------------------------
 
@@ -133,6 +140,11 @@ class Reference:
             and any((x.rank, row) not in taken for row in ROWS)
         ]
 
+    def expected(self) -> list[int]:
+        """Those grace waits for: who could still come, and was heard of in this round or the two before it."""
+        lives = [life for life in map(self.life, self.can_still_contribute()) if life is not None]
+        return [life.rank for life in lives if self.open - life.heard_in <= 2]
+
     @property
     def ended(self) -> bool:
         return not self.unfinished() and not self.pending() and self.reducing() is None
@@ -181,7 +193,7 @@ class Reference:
     def _join(self, event: Event) -> bool:
         if any(x.rank == event.rank and x.incarnation >= event.incarnation for x in self.lives):
             return False
-        self.lives.append(Life(event.rank, event.incarnation))
+        self.lives.append(Life(event.rank, event.incarnation, heard_in=self.open))
         self.pace.forget(event.rank)
         return True
 
@@ -192,6 +204,7 @@ class Reference:
         if (event.rank, event.place) in self.rows_taken() or event.round > self.open:
             return False
         life.last_step = event.step
+        life.heard_in = self.open
         late = event.round < self.open
         too_late = late and (self.rules.late == "drop" or self.open - event.round > self.rules.max_staleness)
         counts = not late or self.rules.late == "count"
@@ -265,7 +278,7 @@ class Reference:
             return
         if self.quorum_is_met():
             self._note_quorum(now_ns)
-            if not self.grace_ns or not self.can_still_contribute():
+            if not self.grace_ns or not self.expected():
                 self._close()
         elif self.pending() and not self.can_still_contribute():
             self._close()  # nobody can contribute any more: a flush round

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -19,16 +19,14 @@ from outpace.protocol.rules import Rules
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """One rank's finished computing, about to be contributed."""
 
     samples: float = 1.0
     scale: float = 1.0  #: factor on the gradients, 1/m after m micro-batches
 
 
-@dataclass(frozen=True)
-class Ticket:
+class Ticket(NamedTuple):
     """A contribution that was given away."""
 
     step: int
@@ -37,8 +35,7 @@ class Ticket:
     reason: str
 
 
-@dataclass(frozen=True)
-class Result:
+class Result(NamedTuple):
     """A round's averaged gradient, valid only while it is being applied."""
 
     round: Round

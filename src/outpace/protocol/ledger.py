@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from outpace.protocol.events import Event, Kind
@@ -20,7 +19,7 @@ from outpace.protocol.round import Contribution, Round, contributions_from
 from outpace.protocol.rules import Rules, needed
 from outpace.protocol.snapshots import SnapshotPlace, Snapshots
 
-ROWS_PER_RANK = 2
+EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round or the last two
 
 
 class Ledger:
@@ -28,8 +27,11 @@ class Ledger:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        #: result slots: those kept, one being written, and one for each rank that may be stopped holding one
+        self.slots = rules.max_staleness + 1 + rules.world
         self.members = Members()
         self.pace = Pace()
+        self._paced = rules.quorum == "adaptive" or (rules.grace == "auto" and rules.quorum != "full")
         self.round = 0  #: the open round; also the version of a replica that applied everything sealed
         self.on_time: list[Contribution] = []  #: count towards the open round's quorum
         self.carried: list[Contribution] = []  #: late ones that go with the open round
@@ -46,27 +48,25 @@ class Ledger:
         self.started = False  #: every rank of the world has joined once; no round before that
         self._rows: set[tuple[int, int]] = set()  # (rank, row) that belong to the ledger
         self._resume_round = 0  # one more than the round to resume from; 0 for none
+        self._counted: set[int] = set()  # ranks living or finished
         self._unfinished: list[int] = []  # ranks the quorum is taken of
         self._active: dict[int, int] = {}  # those that are not in `synchronize`, with their incarnation
+        self._least = 0  # arrivals that are needed for sure; 0 where the quorum is not a plain count
         self._present: set[int] = set()  # ranks on time in the open round; one restarted within it counts once
+        self._blocked: set[int] = set()  # ranks with no free row
         self._can: set[int] = set()  # ranks that may still join the open round on time
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     @property
-    def slots(self) -> int:
-        """Result slots: those kept, one being written, and one for each rank that may be stopped holding one."""
-        return self.rules.max_staleness + 1 + self.rules.world
-
-    @property
     def below_quorum(self) -> bool:
         """True when too few ranks are left for any further round."""
-        return self.started and self.members.counted() < self.rules.least_ranks
+        return self.started and len(self._counted) < self.rules.least_ranks
 
     @property
     def ended(self) -> bool:
         """True when every rank has finished and nothing is pending."""
-        return not (self.members.unfinished() or self.reducing or self.on_time or self.carried)
+        return not (self._unfinished or self.reducing or self.on_time or self.carried)
 
     @property
     def deadline_ns(self) -> int | None:
@@ -86,10 +86,13 @@ class Ledger:
     def undecided(self, rank: int, incarnation: int, step: int) -> tuple[int, Contribution] | None:
         """(round, contribution) of one that is pending or being reduced; None once it is decided."""
         who = (rank, incarnation, step)
-        sealed = self.reducing
-        open_ones = [(self.round, c) for c in (*self.on_time, *self.carried)]
-        sealed_ones = [(sealed.number, c) for c in sealed.contributions] if sealed else []
-        return next((found for found in (*open_ones, *sealed_ones) if found[1][:3] == who), None)
+        for contribution in (*self.on_time, *self.carried):
+            if contribution[:3] == who:
+                return self.round, contribution
+        for contribution in () if self.reducing is None else self.reducing.contributions:
+            if contribution[:3] == who:
+                return self.round - 1, contribution
+        return None
 
     def waits(self, contribution: Contribution) -> bool:
         """Whether its rank waits for the round. A carried one's does not: that is how waiting is avoided."""
@@ -97,7 +100,9 @@ class Ledger:
 
     def free_slots(self) -> list[int]:
         """Slots that hold no result that is kept or being made."""
-        used = {r.slot for r in self.completed.values()} | {self.reducing.slot if self.reducing else -1}
+        used = {r.slot for r in self.completed.values()}
+        if self.reducing is not None:
+            used.add(self.reducing.slot)
         return [slot for slot in range(self.slots) if slot not in used]
 
     def awaited(self) -> list[int]:
@@ -114,7 +119,7 @@ class Ledger:
         return handler(self, event)
 
     def _join(self, event: Event) -> str:
-        if not self.members.join(event.rank, event.incarnation):
+        if not self.members.join(event.rank, event.incarnation, self.round):
             return "ignored: an older or known incarnation"
         self.started = self.started or len(self.members.by_rank) == self.rules.world
         self.snapshots.release(event.rank)
@@ -124,42 +129,42 @@ class Ledger:
         return f"rank {event.rank} joined as incarnation {event.incarnation}"
 
     def _arrive(self, event: Event) -> str:
-        member = self.members.current(event.rank, event.incarnation)
-        if member is None:
+        _, rank, incarnation, step, version, row, _, samples, _, time_ns = event
+        member = self.members.by_rank.get(rank)
+        if member is None or member.incarnation != incarnation or not member.alive:
             return "ignored: not a living member"
         if member.state != ACTIVE:
             return f"ignored: the rank is {member.state}"
-        if event.step <= member.last_step:
-            return f"ignored: step {event.step} arrived before"
-        if (event.rank, event.place) in self._rows or event.round > self.round:
+        if step <= member.last_step:
+            return f"ignored: step {step} arrived before"
+        lag = self.round - version
+        if (rank, row) in self._rows or lag < 0:
             return "ignored: its row is taken or its version is not yet decided"
-        member.last_step = event.step
-        lag = self.round - event.round
-        contribution = Contribution(
-            event.rank, event.incarnation, event.step, event.round, event.samples, event.place, lag > 0
-        )
-        self.pace.arrived(event.rank, event.round, event.time_ns)
-        reason = self._place(contribution, lag)
-        self._settle(event.time_ns)
+        member.last_step, member.last_round = step, self.round
+        if self._paced:
+            self.pace.arrived(rank, version, time_ns)
+        reason = self._place(Contribution(rank, incarnation, step, version, samples, row, lag > 0), lag)
+        self._settle(time_ns)
         return reason
 
     def _place(self, contribution: Contribution, lag: int) -> str:
         """Puts a new contribution where the rules want it."""
-        rules = self.rules
-        if lag > 0 and (rules.late == "drop" or lag > rules.max_staleness):
-            self.members.tallies[contribution.rank].dropped += 1
+        rank, rules = contribution.rank, self.rules
+        if lag and (rules.late == "drop" or lag > rules.max_staleness):
+            self.members.tallies[rank].dropped += 1
             bound = "late ones are dropped" if rules.late == "drop" else f"max_staleness is {rules.max_staleness}"
             return f"late by {lag} rounds: dropped, {bound}"
-        self._rows.add((contribution.rank, contribution.row))
-        if lag > 0 and rules.late == "carry":
+        self._rows.add((rank, contribution.row))
+        if lag and rules.late == "carry":
             self.carried.append(contribution)
-            if self.free_row(contribution.rank) is None:
-                self._can.discard(contribution.rank)
+            if self.free_row(rank) is None:
+                self._blocked.add(rank)
+                self._can.discard(rank)
             return f"late by {lag} rounds: carried into round {self.round}"
         self.on_time.append(contribution)
-        self._present.add(contribution.rank)
-        self._can.discard(contribution.rank)
-        return "on time" if lag == 0 else f"late by {lag} rounds: counted in round {self.round}"
+        self._present.add(rank)
+        self._can.discard(rank)
+        return "on time" if not lag else f"late by {lag} rounds: counted in round {self.round}"
 
     def _seal(self, event: Event) -> str:
         if event.round != self.round or self.reducing is not None or self.met_ns is None:
@@ -174,7 +179,7 @@ class Ledger:
             return "ignored: not the next attempt of the sealed round"
         if event.place not in self.free_slots():
             return "ignored: that slot is in use"
-        self.reducing = replace(sealed, attempt=event.attempt, slot=event.place)
+        self.reducing = sealed._replace(attempt=event.attempt, slot=event.place)
         return f"round {event.round}: attempt {event.attempt} in slot {event.place}"
 
     def _refuse(self, event: Event) -> str:
@@ -185,8 +190,7 @@ class Ledger:
             return "ignored: no such contribution is being reduced"
         self.members.tallies[event.rank].dropped += 1
         left = tuple(c for c in sealed.contributions if c != hit)
-        self.reducing = replace(
-            sealed,
+        self.reducing = sealed._replace(
             contributions=left,
             refused=(*sealed.refused, hit),
             attempt=sealed.attempt + 1,
@@ -194,7 +198,7 @@ class Ledger:
             hyper_from=self._leader(left),
         )
         if not left:
-            self._complete(replace(self.reducing, void=True), event.time_ns)
+            self._complete(self.reducing._replace(void=True), event.time_ns)
         return f"rank {event.rank} step {event.step}: not finite, refused in round {sealed.number}"
 
     def _done(self, event: Event) -> str:
@@ -202,7 +206,7 @@ class Ledger:
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
             return "ignored: that attempt is decided"
         void = math.isnan(event.value)
-        self._complete(replace(sealed, clip=1.0 if void else event.value, void=void), event.time_ns)
+        self._complete(sealed._replace(clip=1.0 if void else event.value, void=void), event.time_ns)
         return f"round {event.round} {'overflowed: void' if void else 'complete'}"
 
     def _sync(self, event: Event) -> str:
@@ -251,10 +255,12 @@ class Ledger:
 
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
+        if len(self._present) < self._least and not self._can <= self._present:
+            return  # the usual arrival: more must come, and can
         while self.started and self.reducing is None:
             if self.on_time and len(self._present) >= self._quorum():
                 self._note_quorum(now_ns)
-                if self._can and self.grace_ns:
+                if self.grace_ns and self._someone_is_expected():
                     return
             elif self._can or not (self.on_time or self.carried):
                 break
@@ -262,22 +268,34 @@ class Ledger:
         if self.reducing is None:
             self._settle_sync()
 
+    def _someone_is_expected(self) -> bool:
+        """Whether grace has anybody to wait for: a rank that has not been heard of for rounds will not jitter in."""
+        heard_of = self.round - EXPECTED_FOR_ROUNDS
+        return any(self.members.by_rank[rank].last_round >= heard_of for rank in self._can)
+
     def _recount(self) -> None:
         """Brings what is cached of the members up to date after one of them changed."""
         unfinished = self.members.unfinished()
         self._unfinished = sorted(m.rank for m in unfinished)
+        self._counted = {m.rank for m in self.members.by_rank.values() if m.counts}
+        counted = self.rules.quorum not in ("adaptive", "majority-random")
+        self._least = needed(self.rules.quorum, len(self._unfinished)) if counted else 0
         self._active = {m.rank: m.incarnation for m in unfinished if m.state == ACTIVE}
         self._reopen()
 
     def _reopen(self) -> None:
         """Who may still join the open round on time. One with no free row cannot: awaiting it would be a deadlock."""
+        rows = self._rows
+        self._blocked = {rank for rank, row in rows if row and (rank, 0) in rows}
         here = {(c.rank, c.incarnation) for c in self.on_time}
         self._present = {rank for rank, _ in here}
-        rows = self._rows
+        if not here and not self._blocked:
+            self._can = set(self._active)
+            return
         self._can = {
             rank
             for rank, incarnation in self._active.items()
-            if (rank, incarnation) not in here and not ((rank, 0) in rows and (rank, 1) in rows)
+            if (rank, incarnation) not in here and rank not in self._blocked
         }
 
     def _quorum(self) -> int:
@@ -288,7 +306,7 @@ class Ledger:
             return 1 if self._initiator_is_here() else possible
         if quorum == "adaptive":
             return min(self.pace.best_quorum(self.round, self._unfinished), possible)
-        return min(needed(quorum, len(self._unfinished)), possible)
+        return min(self._least, possible)
 
     def _initiator_is_here(self) -> bool:
         """The paper's majority: a rank drawn from a shared seed opens the round, whoever came before it is in."""
@@ -299,15 +317,15 @@ class Ledger:
         if self.met_ns is not None:
             return
         self.met_ns = now_ns
-        self.pace.quorum_met(self.round, now_ns, self.rules.max_staleness)
+        if self._paced:
+            self.pace.quorum_met(self.round, now_ns, self.rules.max_staleness)
         grace = self.rules.grace
         self.grace_ns = self.pace.grace_ns() if grace == "auto" else int(float(grace) * 1e9)
 
     def _close_round(self) -> None:
         """Freezes the open round's set, and opens the next."""
         contributions = tuple(sorted(self.on_time + self.carried))
-        counted = {m.rank for m in self.members.by_rank.values() if m.counts}
-        world = len(counted | {c.rank for c in contributions})
+        world = len(self._counted | {c.rank for c in contributions})
         self.reducing = Round(self.round, contributions, world, self._leader(contributions), slot=self.free_slots()[0])
         self.round += 1
         self.on_time, self.carried = [], []
@@ -316,8 +334,12 @@ class Ledger:
 
     def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
         """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
-        leader = max((c for c in contributions if self.waits(c)), key=lambda c: (c.step, -c.rank), default=None)
-        return None if leader is None or leader.step < self.hyper_step else leader
+        leader = None
+        most = self.hyper_step - 1
+        for contribution in contributions:
+            if contribution.step > most and self.waits(contribution):
+                leader, most = contribution, contribution.step
+        return leader
 
     def _complete(self, result: Round, now_ns: int) -> None:
         self.completed[result.number] = result
@@ -327,16 +349,19 @@ class Ledger:
             self.hyper_step = result.hyper_from.step
         everybody = (*result.contributions, *result.refused)
         self._rows -= {(c.rank, c.row) for c in everybody}
-        self.pace.released([c.rank for c in everybody if self.waits(c)], now_ns)
+        if self._paced:
+            self.pace.released([c.rank for c in everybody if self.waits(c)], now_ns)
+        tallies = self.members.tallies
         for c in result.contributions:
-            tally = self.members.tallies[c.rank]
             if result.void:
-                tally.dropped += 1
+                tallies[c.rank].dropped += 1
+            elif c.late:
+                tallies[c.rank].carried += 1
+                tallies[c.rank].late_by[result.staleness(c)] += 1
             else:
-                tally.carried += c.late
-                tally.on_time += not c.late
-                tally.staleness[result.staleness(c)] += 1
-        self._reopen()  # rows have become free
+                tallies[c.rank].on_time += 1
+        if self._blocked:
+            self._reopen()  # rows have become free
         self._settle(now_ns)
 
     def _settle_sync(self) -> None:

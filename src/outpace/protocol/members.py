@@ -16,7 +16,12 @@ class Tally:
     on_time: int = 0
     carried: int = 0  #: late, and included in a later round
     dropped: int = 0  #: recorded with a reason, never applied
-    staleness: Counter[int] = field(default_factory=Counter)
+    late_by: Counter[int] = field(default_factory=Counter)  #: staleness of those that were late
+
+    @property
+    def staleness(self) -> Counter[int]:
+        """Rounds between computing and applying, for all that were applied."""
+        return Counter({0: self.on_time} if self.on_time else {}) + self.late_by
 
 
 @dataclass
@@ -28,6 +33,7 @@ class Member:
     state: str = ACTIVE
     alive: bool = True
     last_step: int = 0
+    last_round: int = 0  #: the round that was open when it last arrived, or joined
 
     @property
     def counts(self) -> bool:
@@ -47,12 +53,12 @@ class Members:
         self.by_rank: dict[int, Member] = {}
         self.tallies: dict[int, Tally] = {}
 
-    def join(self, rank: int, incarnation: int) -> bool:
+    def join(self, rank: int, incarnation: int, round_: int) -> bool:
         """Takes in a rank. False for an incarnation that is not newer than the one known."""
         known = self.by_rank.get(rank)
         if known is not None and incarnation <= known.incarnation:
             return False
-        self.by_rank[rank] = Member(rank, incarnation)
+        self.by_rank[rank] = Member(rank, incarnation, last_round=round_)
         self.tallies.setdefault(rank, Tally())
         return True
 
@@ -75,9 +81,9 @@ class Members:
         """Plain values for a snapshot."""
         members = sorted(self.by_rank.values(), key=lambda m: m.rank)
         return {
-            "members": [[m.rank, m.incarnation, m.state, m.alive, m.last_step] for m in members],
+            "members": [[m.rank, m.incarnation, m.state, m.alive, m.last_step, m.last_round] for m in members],
             "tallies": [
-                [rank, t.on_time, t.carried, t.dropped, sorted(t.staleness.items())]
+                [rank, t.on_time, t.carried, t.dropped, sorted(t.late_by.items())]
                 for rank, t in sorted(self.tallies.items())
             ],
         }
@@ -87,7 +93,7 @@ class Members:
         """The inverse of `to_state`."""
         members = cls()
         members.by_rank = {row[0]: Member(*row) for row in state["members"]}
-        for rank, on_time, carried, dropped, staleness in state["tallies"]:
-            counts = Counter({int(k): int(v) for k, v in staleness})
+        for rank, on_time, carried, dropped, late_by in state["tallies"]:
+            counts = Counter({int(k): int(v) for k, v in late_by})
             members.tallies[rank] = Tally(on_time, carried, dropped, counts)
         return members

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -19,8 +18,7 @@ class Contribution(NamedTuple):
     late: bool
 
 
-@dataclass(frozen=True)
-class Round:
+class Round(NamedTuple):
     """A sealed round: who is in it and what its sum is divided by. The same on every rank that reads the log."""
 
     number: int
@@ -31,7 +29,7 @@ class Round:
     slot: int = -1
     clip: float = 1.0
     void: bool = False  #: nothing to apply: nobody contributed, or the sum overflowed
-    refused: tuple[Contribution, ...] = field(default=())
+    refused: tuple[Contribution, ...] = ()
 
     def staleness(self, contribution: Contribution) -> int:
         """Rounds between what it was computed at and where it entered."""
@@ -48,17 +46,7 @@ class Round:
 
     def to_state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""
-        return {
-            "number": self.number,
-            "contributions": self.contributions,
-            "world": self.world,
-            "hyper_from": self.hyper_from,
-            "attempt": self.attempt,
-            "slot": self.slot,
-            "clip": self.clip,
-            "void": self.void,
-            "refused": self.refused,
-        }
+        return self._asdict()
 
     @classmethod
     def from_state(cls, state: dict[str, Any]) -> Round:

@@ -65,6 +65,7 @@ class LocalEngine:
         self._reduction = Reduction(
             self._memory, vector.chunks(), rules.normalise, max_grad_norm, self._is_current, self._faults
         )
+        self._watch.shares_reductions = not self._reduction.is_small
         self._vector = vector
         self._views: dict[int, list[torch.Tensor]] = {}
         self._tried: tuple[int, float] = (0, 0.0)  # attempt this rank has worked on, and when it had no more to do
@@ -126,7 +127,6 @@ class LocalEngine:
 
     async def begin(self, work: Work) -> Ticket:
         """Writes this rank's row and appends its arrival. Waits for nobody."""
-        self._refresh()
         version = self._replica.version
         row = self._free_row()
         layout = self._memory.layout
@@ -137,8 +137,7 @@ class LocalEngine:
 
     def _arrive(self, row: int, version: int, samples: float) -> Ticket:
         self._steps += 1
-        arrival = self._watch.own(Kind.ARRIVE)._replace(step=self._steps, round=version, place=row, samples=samples)
-        self._append(arrival)
+        self._append(self._watch.own(Kind.ARRIVE, self._steps, version, row, samples))
         reason = self._watch.placed
         if reason.startswith("ignored: not a living"):
             raise OutpaceError(f"[rank {self.rank} - round {version}] this rank was declared dead or replaced")
@@ -159,8 +158,7 @@ class LocalEngine:
         self._wait(complete, f"for the quorum of round {ticket.round}")
 
     async def catch_up(self) -> None:
-        """Applies every sealed round. One that is still being reduced is helped along first."""
-        self._refresh()
+        """Applies every round known to be sealed. One that is still being reduced is helped along first."""
         last = self.ledger.round
         self._wait(lambda: self._complete_until() >= last, "for a result to be reduced")
         self._apply_until(last)
@@ -172,10 +170,7 @@ class LocalEngine:
         """
         generation = self.ledger.sync_generation
         self._buffers.write(generation % 2, self.rank, self._replica.buffers())
-        event = self._watch.own(Kind.SYNC)._replace(
-            step=generation, round=0 if resume_round is None else resume_round + 1
-        )
-        self._append(event)
+        self._append(self._watch.own(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1))
         self._apply_while_waiting(
             lambda: self.ledger.sync_generation > generation, "in synchronize() for every rank that has data left"
         )
@@ -257,7 +252,7 @@ class LocalEngine:
         self._holds.take(record)
         try:
             self._refresh()
-            if self.ledger.completed.get(record.number) != record:
+            if self.ledger.completed.get(record.number) is not record:
                 return  # no longer kept: the caller adopts a snapshot
             layout = self._memory.layout
             present, hyper = split_meta(self._memory.read_blob(layout.slot_meta(record.slot)))
@@ -281,13 +276,13 @@ class LocalEngine:
 
     def _write_snapshot(self) -> None:
         buffer = self.ledger.snapshots.free_buffer(self.rank)
-        self._append(self._watch.own(Kind.CLAIM)._replace(place=buffer))
+        self._append(self._watch.own(Kind.CLAIM, place=buffer))
         if self.ledger.snapshots.claims.get(buffer) != (self.rank, self._watch.incarnation):
             return  # another rank was quicker; its snapshot serves as well
         version, position = self._replica.version, self._watch.log.position
         self._faults.at("writing-snapshot", version)
         self._snapshots.write(buffer, self._replica.capture(), self.ledger.to_state(), position)
-        self._append(self._watch.own(Kind.SNAPSHOT)._replace(place=buffer, round=version, step=position))
+        self._append(self._watch.own(Kind.SNAPSHOT, position, version, buffer))
         if self.ledger.snapshots.latest == (buffer, version, position):
             self._snapshots.announce(buffer)
             self._watch.log.cut(position)
@@ -357,6 +352,8 @@ class LocalEngine:
     # -- the log ---------------------------------------------------------------------------------------------------
 
     def _wait(self, until: Callable[[], bool], purpose: str) -> None:
+        if until():
+            return
         self._guarded(lambda: self._watch.wait(until, self._assist, purpose))
 
     def _append(self, event: Event) -> None:

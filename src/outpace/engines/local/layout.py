@@ -6,6 +6,7 @@ Regions are reserved for the worst case and touched only when needed: shared mem
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 PAGE = 4096
 HOLD_BYTES = 64  #: one cache line a rank, so that holds do not disturb each other
@@ -67,38 +68,61 @@ class ArenaLayout:
         """Which slot a rank is using."""
         return self.control + HOLD_BYTES * (1 + rank)
 
-    @property
-    def _tables(self) -> int:
+    @cached_property
+    def _metas(self) -> int:
         return self.control + _pages(HOLD_BYTES * (1 + self.world))
+
+    @cached_property
+    def _chunk_states(self) -> int:
+        return self._metas + (2 * self.world + self.slots) * self.meta_bytes
+
+    @cached_property
+    def _buffer_rows(self) -> int:
+        return self._chunk_states + self.slots * self._chunk_table_bytes
+
+    @cached_property
+    def _rows(self) -> int:
+        return self._buffer_rows + 3 * self.world * self.buffer_bytes
+
+    @cached_property
+    def _slots(self) -> int:
+        return self._rows + 2 * self.world * self.vector_bytes
+
+    @cached_property
+    def _states(self) -> int:
+        return self._slots + self.slots * self.vector_bytes
+
+    @cached_property
+    def _chunk_table_bytes(self) -> int:
+        return _pages(self.chunks * CHUNK_STATE_BYTES)
 
     def row_meta(self, rank: int, row: int) -> int:
         """What goes with a row: which parameters had gradients, and the hyper-parameters."""
-        return self._tables + (2 * rank + row) * self.meta_bytes
+        return self._metas + (2 * rank + row) * self.meta_bytes
 
     def slot_meta(self, slot: int) -> int:
         """What goes with a slot, likewise."""
-        return self._tables + (2 * self.world + slot) * self.meta_bytes
+        return self._metas + (2 * self.world + slot) * self.meta_bytes
 
     def chunk_states(self, slot: int) -> int:
         """Progress of the reduction into a slot."""
-        base = self._tables + (2 * self.world + self.slots) * self.meta_bytes
-        return base + slot * _pages(self.chunks * CHUNK_STATE_BYTES)
+        return self._chunk_states + slot * self._chunk_table_bytes
 
     def buffer_row(self, parity: int, rank: int) -> int:
         """A rank's model buffers: parities 0 and 1 for synchronisations in turn, 2 for the end."""
-        return self.chunk_states(self.slots) + (parity * self.world + rank) * self.buffer_bytes
+        return self._buffer_rows + (parity * self.world + rank) * self.buffer_bytes
 
     def row(self, rank: int, row: int) -> int:
         """Where a contribution lies. All first rows come first: the second ones are seldom touched."""
-        return self.buffer_row(3, 0) + (row * self.world + rank) * self.vector_bytes
+        return self._rows + (row * self.world + rank) * self.vector_bytes
 
     def slot(self, slot: int) -> int:
         """Where a result lies."""
-        return self.row(0, 2) + slot * self.vector_bytes
+        return self._slots + slot * self.vector_bytes
 
     def state(self, buffer: int) -> int:
         """Where a snapshot lies."""
-        return self.slot(self.slots) + buffer * self.state_bytes
+        return self._states + buffer * self.state_bytes
 
     @property
     def total_bytes(self) -> int:
@@ -108,7 +132,7 @@ class ArenaLayout:
     def usual_bytes(self, kept: int, state_vectors: int = 2) -> int:
         """Memory that training really touches when nobody is stopped: P rows, R+2 slots, two snapshots."""
         vectors = self.world + kept + 2 + 2 * (1 + state_vectors)
-        return self.buffer_row(3, 0) + vectors * self.vector_bytes
+        return self._rows + vectors * self.vector_bytes
 
 
 def _pages(nbytes: int) -> int:

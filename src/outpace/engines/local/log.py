@@ -10,15 +10,17 @@ import ctypes
 import os
 import struct
 import sys
+import time
 from zlib import crc32
 
 from outpace.errors import ArenaInvalid
 from outpace.protocol.events import Event
 
 RECORD_BYTES = 64
-_BODY = struct.Struct("<BxHIQQIIddQ")  # kind, rank, incarnation, step, round, place, attempt, samples, value, time
-_CHECK = struct.Struct("<I")
-_READ_BYTES = RECORD_BYTES * 512
+# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum
+_RECORD = struct.Struct("<BxHIQQIIddQI4x")
+_CHECKED_BYTES = 56
+_READ_BYTES = RECORD_BYTES * 32  #: a few rounds at once; a larger buffer costs more than a second read
 _PUNCH_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
@@ -27,32 +29,25 @@ class LogCut(Exception):
     """The records wanted next were given back; whoever needs them adopts a snapshot."""
 
 
-def encode(event: Event) -> bytes:
-    """An event as one record."""
-    body = _BODY.pack(
-        event.kind,
-        event.rank,
-        event.incarnation,
-        event.step,
-        event.round,
-        event.place,
-        event.attempt,
-        event.samples,
-        event.value,
-        event.time_ns,
-    )
-    return body + _CHECK.pack(crc32(body)) + b"\0" * (RECORD_BYTES - len(body) - 4)
+def encode(event: Event, time_ns: int = 0) -> bytes:
+    """An event as one record, with the time it is appended at."""
+    body = _RECORD.pack(*event[:-1], time_ns, 0)[:_CHECKED_BYTES]
+    return body + crc32(body).to_bytes(RECORD_BYTES - _CHECKED_BYTES, "little")
 
 
-def decode(record: bytes | memoryview) -> Event:
-    """A record as an event. Raises for one that was damaged."""
-    kind, rank, incarnation, step, round_, place, attempt, samples, value, time_ns = _BODY.unpack_from(record)
-    if crc32(record[: _BODY.size]) != _CHECK.unpack_from(record, _BODY.size)[0]:
-        raise ArenaInvalid(
-            "a record of the shared log is damaged: something else wrote into this job's memory. "
-            "Nothing was applied from it; restart from the last checkpoint"
-        )
-    return Event(kind, rank, incarnation, step, round_, place, attempt, samples, value, time_ns)
+def decode(records: bytes) -> list[Event]:
+    """Whole records as events. Raises for one that was damaged, or given back."""
+    events = []
+    for start, fields in zip(range(0, len(records), RECORD_BYTES), _RECORD.iter_unpack(records), strict=True):
+        if not fields[0]:
+            raise LogCut  # a hole reads as zeros, and no event has kind 0
+        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-1]:
+            raise ArenaInvalid(
+                "a record of the shared log is damaged: something else wrote into this job's memory. "
+                "Nothing was applied from it; restart from the last checkpoint"
+            )
+        events.append(Event._make(fields[:-1]))
+    return events
 
 
 class Log:
@@ -64,8 +59,8 @@ class Log:
         self.position = 0  #: bytes read so far
 
     def append(self, event: Event) -> None:
-        """Adds an event. Takes part of a microsecond and cannot be torn."""
-        os.write(self._fd, encode(event))
+        """Adds an event. Takes about a microsecond and cannot be torn."""
+        os.write(self._fd, encode(event, time.monotonic_ns()))
 
     def has_news(self) -> bool:
         """Whether `read_new` would find anything."""
@@ -75,11 +70,7 @@ class Log:
         """The events since the last call."""
         events: list[Event] = []
         while data := os.pread(self._fd, _READ_BYTES, self.position):
-            view = memoryview(data)
-            for start in range(0, len(data) - RECORD_BYTES + 1, RECORD_BYTES):
-                if not data[start]:
-                    raise LogCut  # a hole reads as zeros, and no event has kind 0
-                events.append(decode(view[start : start + RECORD_BYTES]))
+            events += decode(data)
             self.position += len(data)
             if len(data) < _READ_BYTES:
                 break

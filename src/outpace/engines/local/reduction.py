@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -28,6 +29,7 @@ class Terms(NamedTuple):
     """How the rows of one round add up."""
 
     rows: list[list[torch.Tensor]]  #: per contribution, its chunks
+    stacks: list[torch.Tensor] | None  #: per chunk, all rows as one matrix, where they lie evenly spaced
     factors: list[float]
     scale: float
 
@@ -51,6 +53,7 @@ class Reduction:
         self._wanted = wanted
         self._faults = faults
         self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
+        self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         self._tables: dict[int, tuple[memoryview[int], memoryview[float]]] = {}
         self._scratch = {
             dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=accumulator(dtype))
@@ -108,24 +111,23 @@ class Reduction:
 
     def _terms(self, sealed: Round) -> Terms:
         factors, scale = sealed.weights(self._normalise)
-        layout = self._memory.layout
-        rows = [self._chunks_at(layout.row(c.rank, c.row)) for c in sealed.contributions]
-        return Terms(rows, factors, scale)
+        offsets = [self._memory.layout.row(c.rank, c.row) for c in sealed.contributions]
+        rows = [self._chunks_at(offset) for offset in offsets]
+        plain = all(factor == 1.0 for factor in factors)
+        return Terms(rows, self._stacks(offsets) if plain else None, factors, scale)
 
     def _sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
         """(sum of one chunk in private memory, factor that is still to be applied)."""
         chunk = self._chunks[index]
         scratch = self._scratch[chunk.dtype][: chunk.elements]
-        first, *rest = [row[index] for row in terms.rows]
-        plain = all(factor == 1.0 for factor in terms.factors)
-        if plain and rest and scratch.dtype == chunk.dtype:
-            torch.add(first, rest.pop(0), out=scratch)
+        if terms.stacks is not None:
+            torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
         else:
-            scratch.copy_(first)
+            scratch.copy_(terms.rows[0][index])
             if terms.factors[0] != 1.0:
                 scratch.mul_(terms.factors[0])
-        for row, factor in zip(rest, terms.factors[-len(rest) :] if rest else (), strict=True):
-            scratch.add_(row, alpha=factor)
+            for row, factor in zip(terms.rows[1:], terms.factors[1:], strict=True):
+                scratch.add_(row[index], alpha=factor)
         if scratch.dtype == chunk.dtype:
             return scratch, terms.scale
         return scratch.mul_(terms.scale).to(chunk.dtype), 1.0
@@ -151,10 +153,14 @@ class Reduction:
 
     def _merged_meta(self, sealed: Round) -> bytes:
         """Which parameters any contributor had a gradient for, and the hyper-parameters of the round."""
-        layout = self._memory.layout
+        layout, last = self._memory.layout, b""
         present, hyper = b"", b""
         for c in sealed.contributions:
-            mask, own_hyper = split_meta(self._memory.read_blob(layout.row_meta(c.rank, c.row)))
+            blob = self._memory.read_blob(layout.row_meta(c.rank, c.row))
+            if blob == last and c != sealed.hyper_from:
+                continue  # the usual case: all ranks say the same
+            last = blob
+            mask, own_hyper = split_meta(blob)
             present = mask if not present else bytes(a | b for a, b in zip(present, mask, strict=True))
             if c == sealed.hyper_from:
                 hyper = own_hyper
@@ -167,6 +173,23 @@ class Reduction:
             found = [view(memory, c.dtype, c.offset, c.elements * c.dtype.itemsize) for c in self._chunks]
             self._vectors[offset] = found
         return found
+
+    def _stacks(self, offsets: list[int]) -> list[torch.Tensor] | None:
+        """The rows as one matrix for each chunk: a full set is summed by one operation instead of one a row."""
+        spacing = offsets[1] - offsets[0] if len(offsets) > 1 else 0
+        if spacing <= 0 or any(b - a != spacing for a, b in pairwise(offsets)):
+            return None
+        key = (offsets[0], spacing, len(offsets))
+        if key not in self._matrices:
+            self._matrices[key] = [
+                self._memory.bytes.view(c.dtype).as_strided(
+                    (len(offsets), c.elements),
+                    (spacing // c.dtype.itemsize, 1),
+                    (offsets[0] + c.offset) // c.dtype.itemsize,
+                )
+                for c in self._chunks
+            ]
+        return self._matrices[key]
 
     def _table(self, slot: int) -> tuple[memoryview[int], memoryview[float]]:
         """Progress of the reduction into a slot, as whole numbers and as floats."""

@@ -32,6 +32,7 @@ class Watch:
         self.ledger = ledger
         self.incarnation = 0
         self.waited_s = 0.0
+        self.shares_reductions = True  #: whether a sealed round is worth waking others for
         self.placed = ""  #: what became of this rank's last arrival, in words
         self.log = log
         self._bell = bell
@@ -39,9 +40,11 @@ class Watch:
         self._faults = faults
         self._timeout_s = timeout_s
         self._probed = 0.0
+        self._shown = 0
 
     def refresh(self) -> None:
-        """Folds what is new in the log."""
+        """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed."""
+        self._shown = self._bell.value()
         for event in self.log.read_new():
             reason = self.ledger.apply(event)
             if event.kind == Kind.ARRIVE and event.rank == self.rank and event.incarnation == self.incarnation:
@@ -52,37 +55,39 @@ class Watch:
         before = self._news()
         round_ = self.ledger.round
         self._faults.at("before-append", round_)
-        self.log.append(event._replace(time_ns=time.monotonic_ns()))
+        self.log.append(event)
         self._faults.at("after-append", round_)
         self.refresh()
         if self._news() != before:
             self._faults.at("before-wake", round_)
             self._bell.ring()
 
-    def own(self, kind: Kind) -> Event:
-        """An event about this rank itself, to be filled in."""
-        return Event(kind, self.rank, self.incarnation)
+    def own(self, kind: Kind, step: int = 0, round_: int = 0, place: int = 0, samples: float = 0.0) -> Event:
+        """An event about this rank itself."""
+        return Event(kind, self.rank, self.incarnation, step, round_, place, 0, samples)
 
     def _news(self) -> tuple[object, ...]:
         """What waiters care about. An arrival that changes none of this wakes nobody."""
         ledger = self.ledger
         sealed = ledger.reducing
-        attempt = None if sealed is None else (sealed.number, sealed.attempt)
-        return ledger.started, ledger.round, attempt, ledger.sync_generation, ledger.snapshots.latest, ledger.ended
+        attempt = (sealed.number, sealed.attempt) if sealed is not None and self.shares_reductions else None
+        complete = ledger.round if sealed is None else sealed.number
+        has_snapshot = ledger.snapshots.latest is not None
+        return ledger.started, complete, attempt, ledger.sync_generation, has_snapshot, ledger.ended
 
     def wait(self, until: Callable[[], bool], meanwhile: Callable[[], bool], purpose: str) -> None:
-        """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did."""
+        """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did.
+
+        Begins with what the last look at the log showed: whoever comes here has just appended or looked.
+        """
         began = time.monotonic()
         try:
-            while True:
-                shown = self._bell.value()
-                self.refresh()
-                if until():
-                    return
+            while not until():
                 if self.ledger.below_quorum:
                     raise BelowQuorum(self._below_quorum())
-                if meanwhile():
-                    continue
+                seen = self.log.position
+                if meanwhile() or self.log.position != seen:
+                    continue  # helping looks at the log, too, and may have seen what is waited for
                 now = time.monotonic()
                 if now - self._probed > PROBE_S:
                     self._probed = now
@@ -90,19 +95,20 @@ class Watch:
                         continue
                 if now - began > self._timeout_s:
                     raise TimedOut(self._timed_out(purpose))
-                self._rest(shown)
+                self._rest()
+                self.refresh()
         finally:
             self.waited_s += time.monotonic() - began
 
-    def _rest(self, shown: int) -> None:
+    def _rest(self) -> None:
         """Sleeps until there is news, or something to do by the clock. As little as possible runs between slices."""
         left = self._grace_left_s()
         if left is not None or self.ledger.reducing is not None:
-            self._bell.wait(shown, SLICE_S if left is None else max(1e-5, left))
+            self._bell.wait(self._shown, SLICE_S if left is None else max(1e-5, left))
             return
         for _ in range(SLICES_A_PROBE):
-            self._bell.wait(shown)
-            if self._bell.value() != shown or self.log.has_news():
+            self._bell.wait(self._shown)
+            if self._bell.value() != self._shown or self.log.has_news():
                 return
 
     def seal_if_due(self) -> bool:
@@ -110,7 +116,7 @@ class Watch:
         left = self._grace_left_s()
         if left is None or left > 0:
             return False
-        self.append(self.own(Kind.SEAL)._replace(round=self.ledger.round))
+        self.append(self.own(Kind.SEAL, round_=self.ledger.round))
         return True
 
     def living(self) -> list[int]:
