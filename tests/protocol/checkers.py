@@ -8,7 +8,6 @@ from typing import Any
 
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.pace import Pace
 from outpace.protocol.round import Contribution, Round
 
 from .reference import Reference
@@ -30,7 +29,7 @@ def seen_by(ledger: Ledger) -> dict[str, Any]:
         "tallies": {
             rank: (t.on_time, t.carried, t.dropped, dict(t.staleness)) for rank, t in ledger.members.tallies.items()
         },
-        "sync": (ledger.sync_generation, ledger.sync_version, ledger.sync_ranks),
+        "sync": (ledger.sync.generation, ledger.sync.version, ledger.sync.ranks),
         "flags": (ledger.started, ledger.ended, ledger.below_quorum),
         "pending": {rank: {_key(c) for c in ledger.pending(rank)} for rank in ledger.members.by_rank},
     }
@@ -53,7 +52,7 @@ def expected_by(reference: Reference) -> dict[str, Any]:
         "carried": {g.key for g in reference.pending() if not g.counts},
         "quorum met": (reference.met_ns, reference.grace_ns),
         "awaited": reference.can_still_contribute(),
-        "pace": (reference.pace if reference.needs_pace else Pace()).to_state(),
+        "pace": reference.pace.to_state(),
         "reducing": None if sealed is None else of_round(sealed),
         "completed": {s.number: of_round(s) for s in kept},
         "members": {x.rank: (x.incarnation, x.state, x.alive) for x in reference.lives_now()},

@@ -71,13 +71,7 @@ class Reference:
         self.resume_asked = [0]
         self.sync_generation, self.sync_version, self.sync_ranks = 0, 0, ()
         self.kept_from = 0  #: results of rounds before this one were given up by a resume
-        self.pace = Pace()
-
-    @property
-    def needs_pace(self) -> bool:
-        """Times are observed only where a decision depends on them."""
-        quorum = self.rules.quorum
-        return quorum == "adaptive" or (self.rules.grace == "auto" and quorum != "full")
+        self.pace = Pace(rules.needs_pace)
 
     # -- who there is ----------------------------------------------------------------------------------------------
 

@@ -86,7 +86,7 @@ class Run:
         """Comes to life, with a snapshot that is a few rounds old."""
         rank.alive, rank.state, rank.step = True, "computing", 0
         rank.incarnation += 1
-        rank.version = max(self.ledger.sync_version, self.complete_until() - behind)
+        rank.version = max(self.ledger.sync.version, self.complete_until() - behind)
         self.append(rank.event(Kind.JOIN))
 
     def _go(self, rank: SimulatedRank, number: int) -> None:
@@ -126,9 +126,9 @@ class Run:
             rank.version, rank.state = rank.target, "computing"
 
     def _synchronised(self, rank: SimulatedRank, number: int) -> None:
-        if self.ledger.sync_generation > rank.target:
-            assert rank.rank in self.ledger.sync_ranks
-            rank.version, rank.state = self.ledger.sync_version, "computing"
+        if self.ledger.sync.generation > rank.target:
+            assert rank.rank in self.ledger.sync.ranks
+            rank.version, rank.state = self.ledger.sync.version, "computing"
 
     def _apply_to_the_end(self, rank: SimulatedRank, number: int) -> None:
         rank.version = max(rank.version, self.complete_until())
@@ -137,7 +137,7 @@ class Run:
         if rank.alive and self.ledger.started and rank.state == "computing":
             resume = rank.version + number % 5 + 1 if number > 17 else 0
             self.resumed = self.resumed or bool(resume)
-            rank.state, rank.target = "syncing", self.ledger.sync_generation
+            rank.state, rank.target = "syncing", self.ledger.sync.generation
             self.append(rank.event(Kind.SYNC)._replace(step=rank.target, round=resume))
 
     def _finish(self, rank: SimulatedRank, number: int) -> None:

@@ -226,16 +226,16 @@ def test_synchronise_waits_for_all_who_have_data_and_flushes() -> None:
     for event in (finish(2), sync(0), sync(1)):
         ledger.apply(event)
     assert sealed_ranks(ledger) == [1]
-    assert ledger.sync_generation == 0
+    assert ledger.sync.generation == 0
     ledger.apply(done(ledger))
-    assert (ledger.sync_generation, ledger.sync_version, ledger.sync_ranks) == (1, 2, (0, 1))
+    assert (ledger.sync.generation, ledger.sync.version, ledger.sync.ranks) == (1, 2, (0, 1))
 
 
 def test_a_resume_goes_on_from_the_newest_round_asked_for() -> None:
     ledger = started(2, quorum="full")
     ledger.apply(sync(0, resume_round=40))
     ledger.apply(sync(1, resume_round=37))
-    assert (ledger.round, ledger.sync_version, ledger.completed) == (40, 40, {})
+    assert (ledger.round, ledger.sync.version, ledger.completed) == (40, 40, {})
     assert ledger.snapshots.latest is None
     assert ledger.apply(arrive(0, 40)) == "on time"
     assert ledger.apply(arrive(1, 39)) == "late by 1 rounds: carried into round 40"

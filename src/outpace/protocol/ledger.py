@@ -18,6 +18,7 @@ from outpace.protocol.pace import Pace
 from outpace.protocol.round import Contribution, Round, contributions_from
 from outpace.protocol.rules import Rules, needed
 from outpace.protocol.snapshots import SnapshotPlace, Snapshots
+from outpace.protocol.sync import Sync
 
 EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round or the last two
 
@@ -30,8 +31,7 @@ class Ledger:
         #: result slots: those kept, one being written, and one for each rank that may be stopped holding one
         self.slots = rules.max_staleness + 1 + rules.world
         self.members = Members()
-        self.pace = Pace()
-        self._paced = rules.quorum == "adaptive" or (rules.grace == "auto" and rules.quorum != "full")
+        self.pace = Pace(rules.needs_pace)
         self.round = 0  #: the open round; also the version of a replica that applied everything sealed
         self.on_time: list[Contribution] = []  #: count towards the open round's quorum
         self.carried: list[Contribution] = []  #: late ones that go with the open round
@@ -40,14 +40,10 @@ class Ledger:
         self.reducing: Round | None = None  #: sealed, its result not yet complete
         self.completed: dict[int, Round] = {}  #: the last rounds whose results are kept
         self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
-        self.sync_generation = 0
-        self.sync_version = 0
-        self.sync_resumed = False  #: the last synchronisation began anew from a checkpoint
-        self.sync_ranks: tuple[int, ...] = ()  #: who took part in the last synchronisation
+        self.sync = Sync()
         self.snapshots = Snapshots(rules.world)
         self.started = False  #: every rank of the world has joined once; no round before that
         self._rows: set[tuple[int, int]] = set()  # (rank, row) that belong to the ledger
-        self._resume_round = 0  # one more than the round to resume from; 0 for none
         self._counted: set[int] = set()  # ranks living or finished
         self._unfinished: list[int] = []  # ranks the quorum is taken of
         self._active: dict[int, int] = {}  # those that are not in `synchronize`, with their incarnation
@@ -141,8 +137,7 @@ class Ledger:
         if (rank, row) in self._rows or lag < 0:
             return "ignored: its row is taken or its version is not yet decided"
         member.last_step, member.last_round = step, self.round
-        if self._paced:
-            self.pace.arrived(rank, version, time_ns)
+        self.pace.arrived(rank, version, time_ns)
         reason = self._place(Contribution(rank, incarnation, step, version, samples, row, lag > 0), lag)
         self._settle(time_ns)
         return reason
@@ -211,10 +206,10 @@ class Ledger:
 
     def _sync(self, event: Event) -> str:
         member = self.members.current(event.rank, event.incarnation)
-        if member is None or member.state != ACTIVE or event.step != self.sync_generation:
+        if member is None or member.state != ACTIVE or event.step != self.sync.generation:
             return "ignored: not an active member of this synchronisation"
         member.state = SYNCING
-        self._resume_round = max(self._resume_round, event.round)
+        self.sync.want(event.round)
         self._recount()
         self._settle(event.time_ns)
         return f"rank {event.rank} waits in synchronisation {event.step}"
@@ -317,8 +312,7 @@ class Ledger:
         if self.met_ns is not None:
             return
         self.met_ns = now_ns
-        if self._paced:
-            self.pace.quorum_met(self.round, now_ns, self.rules.max_staleness)
+        self.pace.quorum_met(self.round, now_ns, self.rules.max_staleness)
         grace = self.rules.grace
         self.grace_ns = self.pace.grace_ns() if grace == "auto" else int(float(grace) * 1e9)
 
@@ -349,8 +343,7 @@ class Ledger:
             self.hyper_step = result.hyper_from.step
         everybody = (*result.contributions, *result.refused)
         self._rows -= {(c.rank, c.row) for c in everybody}
-        if self._paced:
-            self.pace.released([c.rank for c in everybody if self.waits(c)], now_ns)
+        self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
         tallies = self.members.tallies
         for c in result.contributions:
             if result.void:
@@ -371,15 +364,10 @@ class Ledger:
         waiting = self.members.unfinished()
         if any(m.state != SYNCING for m in waiting):
             return
-        self.sync_resumed = self._resume_round > 0
-        if self.sync_resumed:  # from a checkpoint: another numbering, and everybody adopts a new snapshot
-            self.round = max(self.round, self._resume_round - 1)
-            self._resume_round = 0
+        self.round = self.sync.complete(self.round, [m.rank for m in waiting])
+        if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
             self.completed = {}
             self.snapshots.latest = None
-        self.sync_generation += 1
-        self.sync_version = self.round
-        self.sync_ranks = tuple(sorted(m.rank for m in waiting))
         for member in waiting:
             member.state = ACTIVE
         self._recount()
@@ -399,11 +387,10 @@ class Ledger:
             "reducing": None if self.reducing is None else self.reducing.to_state(),
             "completed": [r.to_state() for r in self.completed.values()],
             "hyper_step": self.hyper_step,
-            "sync": [self.sync_generation, self.sync_version, self.sync_resumed, self.sync_ranks],
+            "sync": self.sync.to_state(),
             "snapshots": self.snapshots.to_state(),
             "started": self.started,
             "rows": sorted(self._rows),
-            "resume_round": self._resume_round,
         }
 
     @classmethod
@@ -411,7 +398,7 @@ class Ledger:
         """The inverse of `to_state`."""
         ledger = cls(rules)
         ledger.members = Members.from_state(state["members"])
-        ledger.pace = Pace.from_state(state["pace"])
+        ledger.pace = Pace.from_state(rules.needs_pace, state["pace"])
         ledger.round = state["round"]
         ledger.on_time = list(contributions_from(state["on_time"]))
         ledger.carried = list(contributions_from(state["carried"]))
@@ -420,12 +407,10 @@ class Ledger:
         rounds = [Round.from_state(row) for row in state["completed"]]
         ledger.completed = {r.number: r for r in rounds}
         ledger.hyper_step = state["hyper_step"]
-        ledger.sync_generation, ledger.sync_version, ledger.sync_resumed = state["sync"][:3]
-        ledger.sync_ranks = tuple(state["sync"][3])
+        ledger.sync = Sync.from_state(state["sync"])
         ledger.snapshots = Snapshots.from_state(rules.world, state["snapshots"])
         ledger.started = state["started"]
         ledger._rows = {(rank, row) for rank, row in state["rows"]}
-        ledger._resume_round = state["resume_round"]
         ledger._recount()
         return ledger
 

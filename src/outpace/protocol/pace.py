@@ -6,7 +6,7 @@ Owns the recent history of arrival times, taken from events. Must never read a c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 GRACE_SHARE = 0.15  #: grace may cost at most this share of a round
@@ -17,9 +17,10 @@ _RECONSIDER = 8  # rounds
 
 
 class Pace:
-    """Recent arrival times of all ranks, as integers in nanoseconds."""
+    """Recent arrival times of all ranks, as integers in nanoseconds. Observes nothing where nobody asks."""
 
-    def __init__(self) -> None:
+    def __init__(self, observes: bool = True) -> None:
+        self._observes = observes
         self._met: dict[int, int] = {}  # round -> when its quorum was met
         self._lags: deque[int] = deque(maxlen=_LAGS)
         self._intervals: deque[int] = deque(maxlen=_INTERVALS)
@@ -29,6 +30,8 @@ class Pace:
 
     def arrived(self, rank: int, version: int, time_ns: int) -> None:
         """A contribution of `version` is here. Notes by how much it missed its round's quorum."""
+        if not self._observes:
+            return
         met = self._met.get(version)
         if met is not None:
             self._lags.append(max(0, time_ns - met))  # times are taken before the append and may cross
@@ -37,13 +40,17 @@ class Pace:
             self._durations.setdefault(rank, deque(maxlen=_DURATIONS)).append(time_ns - started)
         self._started[rank] = time_ns
 
-    def released(self, ranks: Sequence[int], time_ns: int) -> None:
+    def released(self, ranks: Iterable[int], time_ns: int) -> None:
         """These ranks got the result they waited for, and compute again."""
+        if not self._observes:
+            return
         for rank in ranks:
             self._started[rank] = time_ns
 
     def quorum_met(self, round_: int, time_ns: int, keep: int) -> None:
         """The quorum of `round_` was met now."""
+        if not self._observes:
+            return
         previous = self._met.get(round_ - 1)
         if previous is not None:
             self._intervals.append(time_ns - previous)
@@ -108,9 +115,9 @@ class Pace:
         }
 
     @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Pace:
+    def from_state(cls, observes: bool, state: dict[str, Any]) -> Pace:
         """The inverse of `to_state`."""
-        pace = cls()
+        pace = cls(observes)
         pace._met = {int(k): int(v) for k, v in state["met"]}
         pace._lags.extend(state["lags"])
         pace._intervals.extend(state["intervals"])

@@ -66,6 +66,11 @@ class Rules:
         """How many ranks must live or have finished for rounds to go on."""
         return self.min_ranks if self.min_ranks is not None else needed(self.quorum, self.world)
 
+    @property
+    def needs_pace(self) -> bool:
+        """Whether any decision depends on when contributions arrive."""
+        return self.quorum == "adaptive" or (self.grace == "auto" and self.quorum != "full")
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, so that ranks can compare their rules."""
         return asdict(self)

@@ -168,18 +168,18 @@ class LocalEngine:
 
         With `resume_round`, the rounds go on from that number and everybody adopts the first rank's replica.
         """
-        generation = self.ledger.sync_generation
+        generation = self.ledger.sync.generation
         self._buffers.write(generation % 2, self.rank, self._replica.buffers())
         self._append(self._watch.own(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1))
         self._apply_while_waiting(
-            lambda: self.ledger.sync_generation > generation, "in synchronize() for every rank that has data left"
+            lambda: self.ledger.sync.generation > generation, "in synchronize() for every rank that has data left"
         )
-        if self.ledger.sync_resumed:
-            self._replica.version = self.ledger.sync_version
+        if self.ledger.sync.resumed:
+            self._replica.version = self.ledger.sync.version
             self._share_beginning()
             return
-        self._apply_until(self.ledger.sync_version)
-        self._buffers.average(generation % 2, self.ledger.sync_ranks, self._replica.buffers())
+        self._apply_until(self.ledger.sync.version)
+        self._buffers.average(generation % 2, self.ledger.sync.ranks, self._replica.buffers())
 
     async def finish(self) -> None:
         """Leaves the quorum at once; applies until all have finished and nothing is pending."""

@@ -73,7 +73,7 @@ class Watch:
         attempt = (sealed.number, sealed.attempt) if sealed is not None and self.shares_reductions else None
         complete = ledger.round if sealed is None else sealed.number
         has_snapshot = ledger.snapshots.latest is not None
-        return ledger.started, complete, attempt, ledger.sync_generation, has_snapshot, ledger.ended
+        return ledger.started, complete, attempt, ledger.sync.generation, has_snapshot, ledger.ended
 
     def wait(self, until: Callable[[], bool], meanwhile: Callable[[], bool], purpose: str) -> None:
         """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did.

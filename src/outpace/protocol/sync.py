@@ -1,0 +1,42 @@
+"""Synchronisations: when all ranks with data left meet at one version. Owns what the last one decided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+
+class Sync:
+    """How many there were, and what the last one ended with."""
+
+    def __init__(self) -> None:
+        self.generation = 0  #: synchronisations completed
+        self.version = 0  #: the version the last one ended at
+        self.resumed = False  #: the last one began anew from a checkpoint
+        self.ranks: tuple[int, ...] = ()  #: who took part in the last one
+        self._wanted = 0  # one more than the round to resume from; 0 for none
+
+    def want(self, resume: int) -> None:
+        """A rank that enters brings a checkpoint of round `resume - 1`, or none with 0."""
+        self._wanted = max(self._wanted, resume)
+
+    def complete(self, round_: int, ranks: Sequence[int]) -> int:
+        """All are here. Returns the round to go on with: a checkpoint's, if that is further."""
+        self.resumed = self._wanted > 0
+        self.version = max(round_, self._wanted - 1)
+        self._wanted = 0
+        self.generation += 1
+        self.ranks = tuple(sorted(ranks))
+        return self.version
+
+    def to_state(self) -> list[Any]:
+        """Plain values for a snapshot."""
+        return [self.generation, self.version, self.resumed, self.ranks, self._wanted]
+
+    @classmethod
+    def from_state(cls, state: Sequence[Any]) -> Sync:
+        """The inverse of `to_state`."""
+        sync = cls()
+        sync.generation, sync.version, sync.resumed, ranks, sync._wanted = state
+        sync.ranks = tuple(ranks)
+        return sync
