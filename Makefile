@@ -24,9 +24,11 @@ format: .venv/ready
 	$(BIN)/ruff format .
 
 bench: .venv/ready
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .[bench]
 	$(BIN)/python bench/collectives.py
 	$(BIN)/python bench/solo_step.py
 	$(BIN)/python bench/grace.py
+	$(BIN)/python bench/stops.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -2,8 +2,8 @@
 
     python bench/stops.py [--ranks 4] [--stop-s 3] [--compute-ms 20]
 
-Compute is a sleep (emulated accelerator time). Rank 0 measures its own step rate before and while another rank is really
-stopped (state T); with waiting avoided, the rate while it is stopped equals the rate before.
+Compute is a sleep (emulated accelerator time). Rank 0 measures its own step rate before and while another rank is
+really stopped (state T); with waiting avoided, the rate while it is stopped equals the rate before.
 """
 
 from __future__ import annotations
