@@ -137,7 +137,7 @@ def wait_for_version(opt: outpace.DistributedOptimizer, version: int) -> None:
     """Until the others have completed round `version`, looking at the ledger as any rank may."""
     engine = opt._engine
     while engine.ledger.round <= version or engine.ledger.reducing is not None:
-        engine._refresh()
+        engine._watch.refresh()
         time.sleep(0.001)
 
 

@@ -68,7 +68,7 @@ def killed_and_restarted() -> dict[str, object] | None:
         if counter.opt.stats.ranks[2].state == "dead":
             replacement = start_rank(2)
     while counter.opt.stats.ranks[2].state == "dead":
-        counter.opt._engine._refresh()
+        counter.opt._engine._watch.refresh()
         time.sleep(0.01)  # the replacement imports torch; nobody may end before it has joined
     counter.opt.finish()
     told, _ = replacement.communicate(timeout=60)

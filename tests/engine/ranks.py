@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 
 import outpace
+from outpace.engines.local import log
+from outpace.protocol.ledger import Ledger
 
 TIMEOUT_S = 60.0  # a hang becomes an error that names the ranks
 
@@ -29,6 +31,7 @@ class Report:
     counts: list[list[float]] = field(default_factory=list)  # how often each (rank, step) was applied
     rounds_meanwhile: int = 0  # rounds this rank saw while another was stopped
     extra: object = None
+    reloads: int = 0  # ledgers read from a snapshot because the log was cut
 
 
 def my_rank() -> int:
@@ -139,6 +142,17 @@ def count(strategy: str, steps: int, delay_s: float = 0.002, padding: int = 0) -
 
 def stopped(pid: int) -> bool:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+
+
+def count_with_fault_and_a_short_log(*args) -> Report:
+    """As `count_with_fault`, in a log that is cut as often as possible."""
+    log.CUT_AT_BYTES = 4096
+    reloaded: list[int] = []
+    from_state = Ledger.from_state
+    Ledger.from_state = lambda *given: (reloaded.append(1), from_state(*given))[1]  # type: ignore[method-assign]
+    report = count_with_fault(*args)
+    report.reloads = len(reloaded)
+    return report
 
 
 def count_with_fault(

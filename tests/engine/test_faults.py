@@ -61,6 +61,16 @@ def test_a_sleeper_that_wakes_in_a_reduction_does_not_spoil_a_result_that_is_sti
     assert_exactly_once(reports, WORLD * STEPS)
 
 
+@pytest.mark.parametrize("point", ["depositing", "after-append", "before-wake", "applying", "writing-snapshot"])
+def test_a_rank_whose_place_in_the_log_is_gone_reads_the_ledger_from_a_snapshot(point, tmp_path):
+    given = ("eager:quorum=solo,max_staleness=3", 300, {VICTIM: f"stop:{point}:20"}, str(tmp_path), 0, 150)
+    reports = outpace.spawn(ranks.count_with_fault_and_a_short_log, WORLD, given)
+    assert reports[0].rounds_meanwhile >= 150
+    assert reports[VICTIM].reloads > 0, "the log was never cut before it was read"
+    agree(reports)
+    assert_exactly_once(reports, WORLD * 300)
+
+
 @pytest.mark.parametrize("action", ["stop", "kill"])
 def test_a_rank_lost_while_opening_an_attempt_holds_nobody_up(action, tmp_path):
     # Rank 2 sleeps while it holds a result's slot. Sooner or later that slot is wanted again, and the rank that

@@ -21,7 +21,7 @@ from outpace.engines.local.faults import Faults
 from outpace.engines.local.holds import Holds, tag
 from outpace.engines.local.layout import ArenaLayout
 from outpace.engines.local.life import Life
-from outpace.engines.local.log import Log, LogCut
+from outpace.engines.local.log import Log
 from outpace.engines.local.reduction import Reduction, join_meta, split_meta
 from outpace.engines.local.rendezvous import Meeting
 from outpace.engines.local.snapshot import SnapshotStore
@@ -57,10 +57,10 @@ class LocalEngine:
         self._memory = Memory(self._files.arena, layout)
         self._faults = Faults()
         self._life = Life(self._files.life)
-        bell = Bell(self._memory.word)
-        self._watch = Watch(rank, Ledger(rules), Log(self._files.log), bell, self._life, self._faults, timeout_s)
-        self._holds = Holds(self._memory, rank)
         self._snapshots = SnapshotStore(self._memory)
+        log, bell = Log(self._files.log), Bell(self._memory.word)
+        self._watch = Watch(rank, rules, log, self._snapshots, bell, self._life, self._faults, timeout_s)
+        self._holds = Holds(self._memory, rank)
         self._buffers = BufferRows(self._memory, replica.buffers())
         self._reduction = Reduction(
             self._memory, vector.chunks(), rules.normalise, max_grad_norm, self._is_current, self._faults
@@ -92,10 +92,10 @@ class LocalEngine:
             )
         try:
             self._holds.release()
-            self._refresh()
+            self._watch.refresh()
             known = self.ledger.members.by_rank.get(self.rank)
             self._watch.incarnation = 1 if known is None else known.incarnation + 1
-            self._append(self._watch.own(Kind.JOIN))
+            self._watch.append(self._watch.own(Kind.JOIN))
             self._wait(lambda: self.ledger.started, "for every rank to join")
             self._share_beginning()
         except BaseException:
@@ -111,7 +111,7 @@ class LocalEngine:
                 return True
             return self._assist()
 
-        self._guarded(lambda: self._watch.wait(lambda: self._snapshot_version() >= 0, offer, "for the first weights"))
+        self._watch.wait(lambda: self._snapshot_version() >= 0, offer, "for the first weights")
         self._adopt(at_least=0)
 
     def close(self) -> None:
@@ -137,7 +137,7 @@ class LocalEngine:
 
     def _arrive(self, row: int, version: int, samples: float) -> Ticket:
         self._steps += 1
-        self._append(self._watch.own(Kind.ARRIVE, self._steps, version, row, samples))
+        self._watch.append(self._watch.own(Kind.ARRIVE, self._steps, version, row, samples))
         reason = self._watch.placed
         if reason.startswith("ignored: not a living"):
             raise OutpaceError(f"[rank {self.rank} - round {version}] this rank was declared dead or replaced")
@@ -170,7 +170,7 @@ class LocalEngine:
         """
         generation = self.ledger.sync.generation
         self._buffers.write(generation % 2, self.rank, self._replica.buffers())
-        self._append(self._watch.own(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1))
+        self._watch.append(self._watch.own(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1))
         self._apply_while_waiting(
             lambda: self.ledger.sync.generation > generation, "in synchronize() for every rank that has data left"
         )
@@ -184,7 +184,7 @@ class LocalEngine:
     async def finish(self) -> None:
         """Leaves the quorum at once; applies until all have finished and nothing is pending."""
         self._buffers.write(2, self.rank, self._replica.buffers())
-        self._append(self._watch.own(Kind.FINISH))
+        self._watch.append(self._watch.own(Kind.FINISH))
         self._apply_while_waiting(lambda: self.ledger.ended, "in finish() for the other ranks to finish")
         self._apply_until(self.ledger.round)
         finished = [m.rank for m in self.ledger.members.by_rank.values() if m.counts]
@@ -192,7 +192,7 @@ class LocalEngine:
 
     def leave(self) -> None:
         """Says that no more data comes, without waiting for anybody: for a script that simply ends."""
-        self._append(self._watch.own(Kind.FINISH))
+        self._watch.append(self._watch.own(Kind.FINISH))
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
@@ -202,7 +202,7 @@ class LocalEngine:
 
     def pending(self) -> list[dict[str, Any]]:
         """Copies of this rank's contributions that no round has taken in yet."""
-        self._refresh()
+        self._watch.refresh()
         layout, found = self._memory.layout, []
         for c in self.ledger.pending(self.rank):
             row = self._memory.region(layout.row(self.rank, c.row), self._vector.nbytes)
@@ -251,7 +251,7 @@ class LocalEngine:
         """One round, read in place. Its slot cannot be reused while this rank holds it."""
         self._holds.take(record)
         try:
-            self._refresh()
+            self._watch.refresh()
             if self.ledger.completed.get(record.number) is not record:
                 return  # no longer kept: the caller adopts a snapshot
             layout = self._memory.layout
@@ -276,13 +276,13 @@ class LocalEngine:
 
     def _write_snapshot(self) -> None:
         buffer = self.ledger.snapshots.free_buffer(self.rank)
-        self._append(self._watch.own(Kind.CLAIM, place=buffer))
+        self._watch.append(self._watch.own(Kind.CLAIM, place=buffer))
         if self.ledger.snapshots.claims.get(buffer) != (self.rank, self._watch.incarnation):
             return  # another rank was quicker; its snapshot serves as well
         version, position = self._replica.version, self._watch.log.position
         self._faults.at("writing-snapshot", version)
         self._snapshots.write(buffer, self._replica.capture(), self.ledger.to_state(), position)
-        self._append(self._watch.own(Kind.SNAPSHOT, position, version, buffer))
+        self._watch.append(self._watch.own(Kind.SNAPSHOT, position, version, buffer))
         if self.ledger.snapshots.latest == (buffer, version, position):
             self._snapshots.announce(buffer)
             self._watch.log.cut(position)
@@ -294,7 +294,7 @@ class LocalEngine:
             latest = self.ledger.snapshots.latest
             assert latest is not None
             contents = self._snapshots.read(latest.buffer)
-            self._refresh()
+            self._watch.refresh()
             if contents is not None and self.ledger.snapshots.latest == latest:
                 self._replica.adopt(contents)
                 self._replica.version = latest.version
@@ -345,45 +345,22 @@ class LocalEngine:
         return Event(Kind.ATTEMPT, self.rank, round=sealed.number, place=free, attempt=sealed.attempt + 1)
 
     def _is_current(self, sealed: Round) -> bool:
-        self._refresh()
+        self._watch.refresh()
         current = self.ledger.reducing
         return current is not None and tag(current) == tag(sealed)
 
-    # -- the log ---------------------------------------------------------------------------------------------------
+    # -- details ---------------------------------------------------------------------------------------------------
 
     def _wait(self, until: Callable[[], bool], purpose: str) -> None:
-        if until():
-            return
-        self._guarded(lambda: self._watch.wait(until, self._assist, purpose))
-
-    def _append(self, event: Event) -> None:
-        """Appends. May happen twice if the log was cut meanwhile, which the ledger takes for once."""
-        self._guarded(lambda: self._watch.append(event))
-
-    def _refresh(self) -> None:
-        self._guarded(self._watch.refresh)
-
-    def _guarded(self, action: Callable[[], None]) -> None:
-        """Runs something that reads the log; a rank that was away so long that its place is gone reloads first."""
-        while True:
-            try:
-                return action()
-            except LogCut:
-                self._reload_ledger()
-
-    def _reload_ledger(self) -> None:
-        """Takes the ledger from the latest snapshot, and goes on reading the log behind it."""
-        buffer = self._snapshots.hinted()
-        plain = None if buffer is None else self._snapshots.read_plain(buffer)
-        if plain is not None:
-            self._watch.ledger = Ledger.from_state(self.rules, plain["ledger"])
-            self._watch.log.position = plain["position"]
+        if not until():
+            self._watch.wait(until, self._assist, purpose)
 
     def _free_row(self) -> int:
         """A row to write into. Both can be taken only for a moment, after this rank was restarted."""
-        self._wait(lambda: self.ledger.free_row(self.rank) is not None, "for a row to become free")
         row = self.ledger.free_row(self.rank)
-        assert row is not None
+        if row is None:
+            self._wait(lambda: self.ledger.free_row(self.rank) is not None, "for a row to become free")
+            return self._free_row()
         return row
 
     def _vector_at(self, offset: int) -> list[torch.Tensor]:

@@ -21,7 +21,7 @@ RECORD_BYTES = 64
 _RECORD = struct.Struct("<BxHIQQIIddQI4x")
 _CHECKED_BYTES = 56
 _READ_BYTES = RECORD_BYTES * 32  #: a few rounds at once; a larger buffer costs more than a second read
-_PUNCH_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
+CUT_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
 
@@ -79,7 +79,7 @@ class Log:
     def cut(self, position: int) -> None:
         """Gives back the memory of records before `position`. Positions stay as they are."""
         position -= position % 4096
-        if position - self._cut < _PUNCH_AT_BYTES or not sys.platform.startswith("linux"):
+        if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
             return
         libc = ctypes.CDLL(None, use_errno=True)
         libc.fallocate(self._fd, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(position))

@@ -12,10 +12,12 @@ from collections.abc import Callable
 from outpace.engines.local.bell import SLICE_S, Bell
 from outpace.engines.local.faults import Faults
 from outpace.engines.local.life import Life
-from outpace.engines.local.log import Log
+from outpace.engines.local.log import Log, LogCut
+from outpace.engines.local.snapshot import SnapshotStore
 from outpace.errors import BelowQuorum, TimedOut
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.rules import Rules
 
 PROBE_S = 0.1
 SLICES_A_PROBE = round(PROBE_S / SLICE_S)
@@ -26,15 +28,24 @@ class Watch:
     """What this rank knows, and how it waits to know more."""
 
     def __init__(
-        self, rank: int, ledger: Ledger, log: Log, bell: Bell, life: Life, faults: Faults, timeout_s: float
+        self,
+        rank: int,
+        rules: Rules,
+        log: Log,
+        snapshots: SnapshotStore,
+        bell: Bell,
+        life: Life,
+        faults: Faults,
+        timeout_s: float,
     ) -> None:
         self.rank = rank
-        self.ledger = ledger
+        self.ledger = Ledger(rules)
         self.incarnation = 0
         self.waited_s = 0.0
         self.shares_reductions = True  #: whether a sealed round is worth waking others for
         self.placed = ""  #: what became of this rank's last arrival, in words
         self.log = log
+        self._snapshots = snapshots
         self._bell = bell
         self._life = life
         self._faults = faults
@@ -45,10 +56,22 @@ class Watch:
     def refresh(self) -> None:
         """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed."""
         self._shown = self._bell.value()
-        for event in self.log.read_new():
+        for event in self._read_new():
             reason = self.ledger.apply(event)
             if event.kind == Kind.ARRIVE and event.rank == self.rank and event.incarnation == self.incarnation:
                 self.placed = reason
+
+    def _read_new(self) -> list[Event]:
+        """A rank that was away so long that its place in the log is gone takes the ledger from a snapshot first."""
+        while True:
+            try:
+                return self.log.read_new()
+            except LogCut:
+                buffer = self._snapshots.hinted()
+                plain = None if buffer is None else self._snapshots.read_plain(buffer)
+                if plain is not None:  # else it is being overwritten, and a newer one is about to be hinted at
+                    self.ledger = Ledger.from_state(self.ledger.rules, plain["ledger"])
+                    self.log.position = plain["position"]
 
     def append(self, event: Event) -> None:
         """Appends in this rank's name, folds, and wakes the others if there is something to wake up for."""
