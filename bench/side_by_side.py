@@ -35,7 +35,7 @@ class BareReplica(OptimizerReplica):
 
     def deposit(self, row, work: Work):
         """Copies the gradients, or leaves what lies in the row already."""
-        return super().deposit(row, work) if self._deposits else ([True], b"")
+        return super().deposit(row, work) if self._deposits else (b"\1", b"")
 
     def apply(self, result: Result) -> None:
         """Has the averaged vector, readable in place, as an optimizer would."""

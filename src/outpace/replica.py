@@ -36,6 +36,7 @@ class OptimizerReplica:
         frozen = {id(p): p for p in everything if id(p) not in chosen}
         self._frozen = list(frozen.values())
         self._private: list[torch.Tensor] | None = None
+        self._parsed: tuple[bytes, list[dict[str, Any]]] = (b"", [])
         self.hyper = self._own_hyper()  #: hyper-parameters of the last round applied; before the first, rank 0's own
 
     def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
@@ -59,7 +60,7 @@ class OptimizerReplica:
 
     # -- contributing ----------------------------------------------------------------------------------------------
 
-    def deposit(self, row: Sequence[torch.Tensor], work: Work) -> tuple[list[bool], bytes]:
+    def deposit(self, row: Sequence[torch.Tensor], work: Work) -> tuple[bytes, bytes]:
         """Copies all gradients into the row. Parameters without one contribute zeros and say so."""
         self.check_unchanged()
         places, gradients, present = [], [], []
@@ -80,7 +81,7 @@ class OptimizerReplica:
             torch._foreach_copy_(places, gradients)
             if work.scale != 1.0:
                 torch._foreach_mul_(places, work.scale)
-        return present, self._own_hyper()
+        return bytes(present), self._own_hyper()
 
     # -- applying --------------------------------------------------------------------------------------------------
 
@@ -123,11 +124,17 @@ class OptimizerReplica:
         ]
         return json.dumps(groups).encode()
 
+    def _parsed_hyper(self) -> list[dict[str, Any]]:
+        """The round's hyper-parameters, read once for as long as they stay the same."""
+        if self._parsed[0] != self.hyper:
+            self._parsed = (self.hyper, json.loads(self.hyper))
+        return self._parsed[1]
+
     @contextmanager
     def _hyper_parameters(self) -> Any:
         """The round's hyper-parameters in place of this rank's own, which its schedulers go on to see."""
         saved: list[dict[str, Any]] = []
-        for group, values in zip(self.inner.param_groups, json.loads(self.hyper), strict=True):
+        for group, values in zip(self.inner.param_groups, self._parsed_hyper(), strict=True):
             own = {key: group[key] for key in values if key in group}
             saved.append(own)
             for key, mine in own.items():

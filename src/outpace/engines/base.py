@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
     round: Round
     gradients: Sequence[torch.Tensor]
-    present: Sequence[bool]  #: per parameter: whether any contributor had a gradient
+    present: bytes  #: per parameter: 1 if any contributor had a gradient, else 0
     hyper: bytes  #: hyper-parameters of the round, empty to keep the last ones
 
 
@@ -57,7 +57,7 @@ class Replica(Protocol):
 
     version: int
 
-    def deposit(self, row: Sequence[torch.Tensor], work: Work) -> tuple[list[bool], bytes]:
+    def deposit(self, row: Sequence[torch.Tensor], work: Work) -> tuple[bytes, bytes]:
         """Writes the gradients; returns which parameters had one, and the hyper-parameters."""
 
     def apply(self, result: Result) -> None:

@@ -132,7 +132,7 @@ class LocalEngine:
         layout = self._memory.layout
         present, hyper = self._replica.deposit(self.row_views(row), work)
         self._faults.at("depositing", version)
-        self._memory.write_blob(layout.row_meta(self.rank, row), join_meta(bytes(present), hyper))
+        self._memory.write_blob(layout.row_meta(self.rank, row), join_meta(present, hyper))
         return self._arrive(row, version, work.samples)
 
     def _arrive(self, row: int, version: int, samples: float) -> Ticket:
@@ -257,9 +257,7 @@ class LocalEngine:
             layout = self._memory.layout
             present, hyper = split_meta(self._memory.read_blob(layout.slot_meta(record.slot)))
             self._faults.at("applying", record.number)
-            self._replica.apply(
-                Result(record, self._vector_at(layout.slot(record.slot)), list(map(bool, present)), hyper)
-            )
+            self._replica.apply(Result(record, self._vector_at(layout.slot(record.slot)), present, hyper))
         finally:
             self._holds.release()
         self._renew_snapshot(record)
