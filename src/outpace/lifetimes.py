@@ -7,6 +7,7 @@ others then learn that it died.
 from __future__ import annotations
 
 import atexit
+import os
 import sys
 import weakref
 
@@ -23,6 +24,9 @@ def watch(engine: LocalEngine) -> None:
 def forget(engine: LocalEngine) -> None:
     """The engine was ended properly."""
     _open.discard(engine)
+
+
+os.register_at_fork(after_in_child=_open.clear)  # a forked child that exits must not speak for its parent
 
 
 @atexit.register

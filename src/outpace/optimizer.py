@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.optim import Optimizer
@@ -166,10 +166,12 @@ class DistributedOptimizer(Optimizer):
         The contribution is the mean of its micro-batches' gradients; samples are counted. Gradients are cleared
         before each round. The last round may be shorter.
         """
-        for self._round in rounds_of(loader, microbatches):
-            self.zero_grad()
-            yield self._round
-        self._round = None
+        try:
+            for self._round in rounds_of(loader, microbatches):
+                self.zero_grad()
+                yield self._round
+        finally:
+            self._round = None
 
     def synchronize(self) -> None:
         """Brings all ranks to one version with equal weights, optimizer state and buffers: before evaluation or a
@@ -182,6 +184,7 @@ class DistributedOptimizer(Optimizer):
         finished. All ranks return with equal weights, also after different numbers of batches."""
         if self._finished:
             return
+        self._check_usable("finish")
         run(self._engine.finish())
         self._finished = True
         lifetimes.forget(self._engine)
@@ -206,6 +209,16 @@ class DistributedOptimizer(Optimizer):
             self._finished = True
             lifetimes.forget(self._engine)
             self._engine.close()
+
+    def __reduce__(self) -> NoReturn:
+        """Refused: a copy would be a second rank of the same number."""
+        raise TypeError(
+            "a DistributedOptimizer cannot be copied or pickled: it is this process's place among the ranks. "
+            "Save its state_dict() instead"
+        )
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        self.__reduce__()
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._strategy}, rank {self._engine.rank} of {self._engine.world})\n{self.inner}"
@@ -245,6 +258,11 @@ class DistributedOptimizer(Optimizer):
     def _check_usable(self, call: str) -> None:
         if self._finished:
             raise Finished(f"{call}() after finish(): this rank has left training. Make a new DistributedOptimizer")
+        if self._replica.is_torn:
+            raise OutpaceError(
+                f"{call}(): this rank was interrupted while it applied round {self._replica.version}, so its weights "
+                "are those of no version. The other ranks go on; make a new DistributedOptimizer to take up theirs"
+            )
 
 
 def _open(

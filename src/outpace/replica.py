@@ -8,15 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
+from operator import is_
 from typing import Any
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 from outpace.engines.base import Contents, Result, Work
 from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
 from outpace.protocol.round import Round
 
+_NOT_HYPER = ("params", "param_names")
 RoundHook = Callable[[Round], None]
 
 
@@ -35,6 +38,9 @@ class OptimizerReplica:
         everything = (*(p for group in self._groups for p in group), *(model.parameters() if model else ()))
         frozen = {id(p): p for p in everything if id(p) not in chosen}
         self._frozen = list(frozen.values())
+        self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
+        self.is_torn = False  #: interrupted in the middle of a step: neither the old version nor the new one
+        self._kept_by_optimizer: set[str] = set()  # group entries the optimizer itself changes, as it does its state
         self._private: list[torch.Tensor] | None = None
         self._parsed: tuple[bytes, list[dict[str, Any]]] = (b"", [])
         self.hyper = self._own_hyper()  #: hyper-parameters of the last round applied; before the first, rank 0's own
@@ -50,12 +56,15 @@ class OptimizerReplica:
     def check_unchanged(self) -> None:
         """Raises if parameters were added to or taken from the inner optimizer."""
         groups = self.inner.param_groups
-        if len(groups) != len(self._groups) or any(
-            len(group["params"]) != len(mine) for group, mine in zip(groups, self._groups, strict=True)
-        ):
+        same = len(groups) == len(self._groups) and all(
+            len(group["params"]) == len(mine) and all(map(is_, group["params"], mine))
+            for group, mine in zip(groups, self._groups, strict=True)
+        )
+        if not same or any(p.requires_grad for p in self._frozen_in_groups):
             raise ParametersChanged(
-                "the optimizer has other parameters than when DistributedOptimizer was made. Contributions of all "
-                "ranks must have one shape: add parameters before, or make a new DistributedOptimizer on all ranks"
+                "the optimizer has other parameters than when DistributedOptimizer was made, or one was unfrozen. "
+                "Contributions of all ranks must have one shape: add and unfreeze parameters before, or make a new "
+                "DistributedOptimizer on all ranks"
             )
 
     # -- contributing ----------------------------------------------------------------------------------------------
@@ -89,17 +98,19 @@ class OptimizerReplica:
         """Takes the inner optimizer's step with the round's gradient and hyper-parameters, then puts both back."""
         self.hyper = result.hyper or self.hyper
         if not result.round.void:
-            gradients = self._readable(result)
             own = [p.grad for p in self.parameters]
+            self.is_torn = True
             with self._hyper_parameters():
                 try:
+                    gradients = self._readable(result)
                     for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):
                         parameter.grad = gradient if is_there else None
                     self.inner.step()
                 finally:
-                    for parameter, gradient in zip(self.parameters, own, strict=True):
-                        parameter.grad = gradient
+                    for parameter, own_gradient in zip(self.parameters, own, strict=True):
+                        parameter.grad = own_gradient
         self.version += 1
+        self.is_torn = False
         if self._on_round is not None:
             self._on_round(result.round)
 
@@ -119,7 +130,7 @@ class OptimizerReplica:
 
     def _own_hyper(self) -> bytes:
         groups = [
-            {key: _plain(value) for key, value in group.items() if key != "params" and _is_plain(value)}
+            {key: _plain(value) for key, value in group.items() if key not in _NOT_HYPER and _is_plain(value)}
             for group in self.inner.param_groups
         ]
         return json.dumps(groups).encode()
@@ -135,15 +146,18 @@ class OptimizerReplica:
         """The round's hyper-parameters in place of this rank's own, which its schedulers go on to see."""
         saved: list[dict[str, Any]] = []
         for group, values in zip(self.inner.param_groups, self._parsed_hyper(), strict=True):
-            own = {key: group[key] for key in values if key in group}
+            own = {key: group[key] for key in values if key in group and key not in self._kept_by_optimizer}
             saved.append(own)
             for key, mine in own.items():
                 group[key] = tuple(values[key]) if isinstance(mine, tuple) else values[key]
+        given = [{key: group[key] for key in own} for group, own in zip(self.inner.param_groups, saved, strict=True)]
         try:
             yield
         finally:
-            for group, own in zip(self.inner.param_groups, saved, strict=True):
-                group.update(own)
+            for group, own, put in zip(self.inner.param_groups, saved, given, strict=True):
+                changed = {key for key in own if group[key] is not put[key]}
+                self._kept_by_optimizer |= changed
+                group.update({key: value for key, value in own.items() if key not in changed})
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -165,7 +179,8 @@ class OptimizerReplica:
                         "which cannot be shared between ranks; use an optimizer whose state is tensors and numbers"
                     )
             state.append(kept)
-        return Contents(tensors, {"state": state, "hyper": self.hyper.decode()})
+        groups = [{key: _plain(g[key]) for key in self._kept_by_optimizer if key in g} for g in self.inner.param_groups]
+        return Contents(tensors, {"state": state, "hyper": self.hyper.decode(), "groups": groups})
 
     def adopt(self, contents: Contents) -> None:
         """Becomes the captured replica. This rank's own hyper-parameters stay its own."""
@@ -183,6 +198,9 @@ class OptimizerReplica:
                     state[key] = contents.tensors[entry["tensor"]].to(device)
             if state or parameter in self.inner.state:
                 self.inner.state[parameter] = state
+        for group, changed in zip(self.inner.param_groups, contents.plain["groups"], strict=True):
+            self._kept_by_optimizer |= set(changed)
+            group.update(changed)
         self.hyper = contents.plain["hyper"].encode()
 
     def buffers(self) -> list[torch.Tensor]:
@@ -198,20 +216,23 @@ def only_reads_gradients(optimizer: Optimizer) -> bool:
 
     Known for these classes only: SGD with Nesterov and foreach, for one, adds into the gradient.
     """
+    hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
+    if hooks or _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        return False  # a hook may do anything
     if type(optimizer) is SGD:
         return not any(group.get("nesterov") or group.get("fused") for group in optimizer.param_groups)
     return type(optimizer) in (Adam, AdamW) and not any(g.get("fused") for g in optimizer.param_groups)
 
 
 def _is_plain(value: Any) -> bool:
-    if isinstance(value, torch.Tensor):
-        return value.numel() == 1
     if isinstance(value, (tuple, list)):
         return all(_is_plain(item) for item in value)
+    if hasattr(value, "item"):  # a tensor or a number of numpy's
+        return value.numel() == 1 if isinstance(value, torch.Tensor) else True
     return value is None or isinstance(value, (bool, int, float, str))
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, torch.Tensor):
-        return value.item()
-    return [_plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+    if isinstance(value, (tuple, list)):
+        return [_plain(item) for item in value]
+    return value.item() if hasattr(value, "item") else value

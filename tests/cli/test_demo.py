@@ -15,7 +15,13 @@ SMALL = ["--ranks", "2", "--steps", "5", "--compute-ms", "5", "--imbalance", "ra
 def start(*options):
     """The demo in a session of its own, as a shell starts it."""
     command = [sys.executable, "-m", "outpace", "demo", *options]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=hear_ctrl_c, **pipes)
+
+
+def hear_ctrl_c():
+    """A shell has its background jobs ignore SIGINT, and with them everything they start: these tests among it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def living(group):

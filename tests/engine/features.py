@@ -378,3 +378,100 @@ def random_sleeps(steps: int, strategy: str) -> str:
         opt.step()
     opt.finish()
     return digest(opt)
+
+
+def many_names(steps: int) -> str:
+    """torch keeps the names of named parameters in the group: they are no hyper-parameters, and long."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(2, 2) for _ in range(150)))
+    inner = torch.optim.SGD(model.named_parameters(), lr=0.01)
+    opt = outpace.DistributedOptimizer(inner, "eager-solo", timeout_s=TIMEOUT_S)
+    for _ in range(steps):
+        opt.zero_grad()
+        model(torch.ones(3, 2)).sum().backward()
+        opt.step()
+    opt.finish()
+    return digest(opt)
+
+
+def hook_that_writes(steps: int) -> list[float]:
+    """A hook of the inner optimizer changes gradients in place. It must not change what other ranks read."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    inner = torch.optim.SGD([weight], lr=1.0)
+
+    def halve(*_: object) -> None:
+        weight.grad.mul_(0.5)
+
+    inner.register_step_pre_hook(halve)
+    opt = outpace.DistributedOptimizer(inner, "allreduce", timeout_s=TIMEOUT_S)
+    for _ in range(steps):
+        weight.grad = torch.ones(1)
+        opt.step()
+    opt.finish()
+    return weight.tolist()
+
+
+def leaves_with_buffers() -> list[float]:
+    """Rank 1's script simply ends; its buffers count all the same."""
+    model = torch.nn.BatchNorm1d(2)
+    opt = plain(model)
+    model.running_mean.fill_(1.0)
+    if my_rank() == 0:
+        opt.finish()
+    return model.running_mean.tolist()
+
+
+class CountsInItsGroup(torch.optim.SGD):
+    """An optimizer that keeps state in its parameter groups."""
+
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["k"] = group.get("k", 0) + 1
+        return super().step(closure)
+
+
+def group_state(steps: int) -> list[int]:
+    """What the optimizer itself counts in its groups is not put back."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    inner = CountsInItsGroup([{"params": [weight], "k": 0}], lr=1.0)
+    opt = outpace.DistributedOptimizer(inner, "allreduce", timeout_s=TIMEOUT_S)
+    for _ in range(steps):
+        weight.grad = torch.ones(1)
+        opt.step()
+    opt.finish()
+    return [inner.param_groups[0]["k"], opt.stats.version]
+
+
+def lost_snapshot_writers(directory: str) -> ranks.Report:
+    """The writers of two snapshots in turn are killed while a slow rank needs one, and the last one needs that rank."""
+    rank = my_rank()
+    report = ranks.Report(rank)
+    if rank in (1, 2):
+        os.environ["OUTPACE_FAULT"] = f"kill:writing-snapshot:{rank}"
+    counter = ranks.Counter(6, "eager:quorum=2,max_staleness=1,grace=0,min_ranks=1", report)
+    if rank == 3:
+        wait_for_version(counter.opt, 1)
+    for step in range(6):
+        counter.step(step)
+    counter.opt.finish()
+    report.final = digest(counter.opt)
+    return report
+
+
+def rolled_back(path: str) -> float:
+    """Weights loaded in a running job stay what was loaded, also on a rank that is behind."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    inner = torch.optim.SGD([weight], lr=1.0)
+    opt = outpace.DistributedOptimizer(inner, "eager-solo", timeout_s=TIMEOUT_S)
+    state = opt.state_dict()
+    if my_rank() == 1:
+        for _ in range(3):
+            weight.grad = torch.ones(1)
+            opt.step()
+        Path(path).touch()
+    while not Path(path).exists():
+        time.sleep(0.001)
+    with torch.no_grad():
+        weight.fill_(100.0)
+    opt.load_state_dict(state)
+    opt.finish()
+    return float(weight)

@@ -153,3 +153,30 @@ def test_named_files_serve_where_anonymous_ones_do_not_and_are_removed(tmp_path)
     env = {"OUTPACE_ARENA_DIR": str(tmp_path)}
     same(outpace.spawn(features.random_sleeps, 3, (30, "eager-solo"), env=env))
     assert list(tmp_path.iterdir()) == []
+
+
+def test_names_of_parameters_do_not_count_as_hyper_parameters():
+    assert same(outpace.spawn(features.many_names, 3, (20,)))
+
+
+def test_a_hook_that_writes_gradients_does_not_reach_the_other_ranks():
+    assert same([tuple(w) for w in outpace.spawn(features.hook_that_writes, 3, (4,))]) == (-2.0,)
+
+
+def test_a_script_that_simply_ends_leaves_its_buffers():
+    assert outpace.spawn(features.leaves_with_buffers, 2)[0] == [1.0, 1.0]
+
+
+def test_what_an_optimizer_counts_in_its_groups_is_kept():
+    for counted, rounds in outpace.spawn(features.group_state, 2, (5,)):
+        assert counted == rounds == 5
+
+
+def test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits(tmp_path):
+    reports = outpace.spawn(features.lost_snapshot_writers, 4, (str(tmp_path),))
+    assert [report is None for report in reports] == [False, True, True, False]
+    assert reports[0].final == reports[3].final
+
+
+def test_a_checkpoint_loaded_in_a_running_job_is_not_stepped_on(tmp_path):
+    assert outpace.spawn(features.rolled_back, 2, (str(tmp_path / "ready"),)) == [100.0, 100.0]

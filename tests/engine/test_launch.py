@@ -19,10 +19,17 @@ HERE = Path(__file__).parent
 def start_launcher(directory: Path) -> tuple[subprocess.Popen, list[int]]:
     """A launcher whose three ranks train, and their process ids."""
     command = [sys.executable, str(HERE / "launched.py"), "launcher", str(directory)]
-    process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command, start_new_session=True, stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+    )
     files = [directory / f"{rank}.pid" for rank in range(3)]
     until(lambda: all(f.exists() and f.read_text() for f in files))
     return process, [int(f.read_text()) for f in files]
+
+
+def hear_ctrl_c() -> None:
+    """A shell has its background jobs ignore SIGINT, and with them everything they start: these tests among it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def until(condition, seconds: float = 60.0) -> None:

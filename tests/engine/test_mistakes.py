@@ -1,9 +1,13 @@
 """Bad input gets a clear error, and loses nothing."""
 
+import atexit
+import copy
+import json
 import os
 import subprocess
 
 import mistakes
+import numpy
 import pytest
 import torch
 
@@ -175,3 +179,74 @@ def test_a_damaged_record_of_the_log_is_refused(tmp_path):
 def test_spawning_no_rank_is_refused():
     with pytest.raises(outpace.OutpaceError, match="at least one rank"):
         outpace.spawn(print, 0)
+
+
+def test_an_unfrozen_parameter_is_refused():
+    frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    used = torch.nn.Parameter(torch.ones(2))
+    with outpace.DistributedOptimizer(torch.optim.SGD([used, frozen], lr=0.1), "eager-solo") as opt:
+        used.grad = torch.ones(2)
+        opt.step()
+        frozen.requires_grad_(True)
+        with pytest.raises(outpace.OutpaceError, match="one was unfrozen"):
+            opt.step()
+
+
+def test_a_step_that_was_interrupted_half_way_is_not_taken_twice():
+    weight = torch.nn.Parameter(torch.ones(1))
+    inner = torch.optim.SGD([weight], lr=1.0)
+    opt = outpace.DistributedOptimizer(inner, "eager-solo")
+    handle = inner.register_step_post_hook(lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    weight.grad = torch.ones(1)
+    with pytest.raises(KeyboardInterrupt):
+        opt.step()
+    handle.remove()
+    with pytest.raises(outpace.OutpaceError, match="interrupted while it applied round 0"):
+        opt.step()
+    assert weight.item() == 0.0
+
+
+def test_leaving_rounds_early_does_not_scale_later_steps():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    with outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-solo") as opt:
+        for round_ in opt.rounds([torch.ones(1)] * 8, microbatches=4):
+            for _ in round_:
+                pass
+            break
+        weight.grad = torch.ones(1)
+        opt.step()
+    assert weight.item() == -1.0
+
+
+def test_a_state_dict_can_be_taken_after_the_end():
+    with outpace.DistributedOptimizer(optimizer(), "eager-solo") as opt:
+        pass
+    assert opt.state_dict()["outpace"]["pending"] == []
+
+
+def test_numbers_of_numpy_are_hyper_parameters_too():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    inner = torch.optim.SGD([weight], lr=1.0)
+    inner.param_groups[0]["lr"] = numpy.float32(0.5)
+    with outpace.DistributedOptimizer(inner, "eager-solo") as opt:
+        assert json.loads(opt._replica.hyper)[0]["lr"] == 0.5
+
+
+def test_a_copy_is_refused_with_the_reason():
+    with (
+        outpace.DistributedOptimizer(optimizer(), "eager-solo") as opt,
+        pytest.raises(TypeError, match="cannot be copied or pickled"),
+    ):
+        copy.deepcopy(opt)
+
+
+def test_a_forked_child_that_exits_does_not_finish_its_parents_rank():
+    with outpace.DistributedOptimizer(optimizer(), "eager-solo") as opt:
+        child = os.fork()
+        if child == 0:
+            atexit._run_exitfuncs()
+            os._exit(0)
+        os.waitpid(child, 0)
+        opt.param_groups[0]["params"][0].grad = torch.ones(2)
+        opt.step()
+        assert opt.stats.ranks[0].on_time == 1

@@ -172,13 +172,18 @@ class Memory:
         """Typed access to `count` numbers of 8 bytes."""
         return self.raw[offset : offset + 8 * count].cast(code)  # type: ignore[call-overload,no-any-return]
 
-    def write_blob(self, offset: int, blob: bytes) -> None:
-        """Stores bytes with their length."""
+    def write_meta(self, offset: int, blob: bytes) -> None:
+        """Stores what goes with a row or a slot. Refuses what would run into its neighbour."""
+        if 8 + len(blob) > self.layout.meta_bytes:
+            raise ArenaFull(
+                f"the optimizer's hyper-parameters take {len(blob)} bytes and have grown since the start, when "
+                f"{self.layout.meta_bytes} were reserved; keep what grows out of param_groups"
+            )
         self.raw[offset + 8 : offset + 8 + len(blob)] = blob
         self.raw[offset : offset + 8] = len(blob).to_bytes(8, "little")
 
-    def read_blob(self, offset: int) -> bytes:
-        """The inverse of `write_blob`."""
+    def read_meta(self, offset: int) -> bytes:
+        """The inverse of `write_meta`."""
         length = int.from_bytes(self.raw[offset : offset + 8], "little")
         return bytes(self.raw[offset + 8 : offset + 8 + length])
 

@@ -33,6 +33,7 @@ from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.vector import VectorLayout
 
+OVERDUE_S = 0.1  #: a snapshot due for so long while this rank waits is written by this rank
 REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs about as much as applying one round
 
 
@@ -69,6 +70,7 @@ class LocalEngine:
         self._vector = vector
         self._views: dict[int, list[torch.Tensor]] = {}
         self._tried: tuple[int, float] = (0, 0.0)  # attempt this rank has worked on, and when it had no more to do
+        self._overdue: tuple[int, float] = (-1, 0.0)  # version of the latest snapshot, and since when another is due
         self._steps = 0
 
     @property
@@ -106,7 +108,8 @@ class LocalEngine:
         """The first living rank writes a snapshot if there is none yet; everybody begins from it."""
 
         def offer() -> bool:
-            if self.ledger.snapshots.latest is None and self.rank == min(self._watch.living()):
+            unfinished = [m.rank for m in self.ledger.members.unfinished()]
+            if self.ledger.snapshots.latest is None and self.rank == min(unfinished):
                 self._write_snapshot()
                 return True
             return self._assist()
@@ -127,20 +130,24 @@ class LocalEngine:
 
     async def begin(self, work: Work) -> Ticket:
         """Writes this rank's row and appends its arrival. Waits for nobody."""
+        self._watch.refresh()
         version = self._replica.version
         row = self._free_row()
         layout = self._memory.layout
         present, hyper = self._replica.deposit(self.row_views(row), work)
         self._faults.at("depositing", version)
-        self._memory.write_blob(layout.row_meta(self.rank, row), join_meta(present, hyper))
+        self._memory.write_meta(layout.row_meta(self.rank, row), join_meta(present, hyper))
         return self._arrive(row, version, work.samples)
 
     def _arrive(self, row: int, version: int, samples: float) -> Ticket:
         self._steps += 1
         self._watch.append(self._watch.own(Kind.ARRIVE, self._steps, version, row, samples))
         reason = self._watch.placed
-        if reason.startswith("ignored: not a living"):
-            raise OutpaceError(f"[rank {self.rank} - round {version}] this rank was declared dead or replaced")
+        if reason.startswith("ignored") and "arrived before" not in reason:
+            raise OutpaceError(
+                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
+                "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
+            )
         undecided = self.ledger.undecided(self.rank, self._watch.incarnation, self._steps)
         if undecided is None:
             return Ticket(self._steps, version, False, reason)
@@ -168,12 +175,15 @@ class LocalEngine:
 
         With `resume_round`, the rounds go on from that number and everybody adopts the first rank's replica.
         """
+        self._watch.refresh()
         generation = self.ledger.sync.generation
         self._buffers.write(generation % 2, self.rank, self._replica.buffers())
         self._watch.append(self._watch.own(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1))
-        self._apply_while_waiting(
-            lambda: self.ledger.sync.generation > generation, "in synchronize() for every rank that has data left"
-        )
+        purpose = "in synchronize() for every rank that has data left"
+        if resume_round is None:
+            self._apply_while_waiting(lambda: self.ledger.sync.generation > generation, purpose)
+        else:  # nothing may be applied on top of a checkpoint
+            self._wait(lambda: self.ledger.sync.generation > generation, purpose)
         if self.ledger.sync.resumed:
             self._replica.version = self.ledger.sync.version
             self._share_beginning()
@@ -187,11 +197,14 @@ class LocalEngine:
         self._watch.append(self._watch.own(Kind.FINISH))
         self._apply_while_waiting(lambda: self.ledger.ended, "in finish() for the other ranks to finish")
         self._apply_until(self.ledger.round)
+        if self._snapshot_version() < self.ledger.round - self.rules.max_staleness:
+            self._write_snapshot()  # for a rank that wakes up when all others have left
         finished = [m.rank for m in self.ledger.members.by_rank.values() if m.counts]
         self._buffers.average(2, finished, self._replica.buffers())
 
     def leave(self) -> None:
         """Says that no more data comes, without waiting for anybody: for a script that simply ends."""
+        self._buffers.write(2, self.rank, self._replica.buffers())
         self._watch.append(self._watch.own(Kind.FINISH))
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
@@ -202,11 +215,13 @@ class LocalEngine:
 
     def pending(self) -> list[dict[str, Any]]:
         """Copies of this rank's contributions that no round has taken in yet."""
+        if self._files is None:
+            return []
         self._watch.refresh()
         layout, found = self._memory.layout, []
         for c in self.ledger.pending(self.rank):
             row = self._memory.region(layout.row(self.rank, c.row), self._vector.nbytes)
-            meta = self._memory.read_blob(layout.row_meta(self.rank, c.row))
+            meta = self._memory.read_meta(layout.row_meta(self.rank, c.row))
             found.append({"version": c.version, "samples": c.samples, "row": row.clone(), "meta": meta})
         return found
 
@@ -215,7 +230,7 @@ class LocalEngine:
         row = self._free_row()
         layout = self._memory.layout
         self._memory.region(layout.row(self.rank, row), self._vector.nbytes).copy_(pending["row"])
-        self._memory.write_blob(layout.row_meta(self.rank, row), pending["meta"])
+        self._memory.write_meta(layout.row_meta(self.rank, row), pending["meta"])
         self._arrive(row, pending["version"], pending["samples"])
 
     def row_views(self, row: int) -> list[torch.Tensor]:
@@ -255,7 +270,7 @@ class LocalEngine:
             if self.ledger.completed.get(record.number) is not record:
                 return  # no longer kept: the caller adopts a snapshot
             layout = self._memory.layout
-            present, hyper = split_meta(self._memory.read_blob(layout.slot_meta(record.slot)))
+            present, hyper = split_meta(self._memory.read_meta(layout.slot_meta(record.slot)))
             self._faults.at("applying", record.number)
             self._replica.apply(Result(record, self._vector_at(layout.slot(record.slot)), present, hyper))
         finally:
@@ -263,14 +278,27 @@ class LocalEngine:
         self._renew_snapshot(record)
 
     def _renew_snapshot(self, record: Round) -> None:
-        """Every R-1 rounds one of those who were on time writes a snapshot; if it fails, the next round's does."""
-        latest = self.ledger.snapshots.latest
-        behind = self._replica.version - (0 if latest is None else latest.version)
-        if behind < max(1, self.rules.max_staleness - 1):
-            return
-        waiting = sorted({c.rank for c in record.contributions if self.ledger.waits(c)})
-        if waiting and waiting[record.number % len(waiting)] == self.rank:
+        """Every R-1 rounds one of those who were on time writes a snapshot."""
+        if self._snapshot_is_due():
+            waiting = sorted({c.rank for c in record.contributions if self.ledger.waits(c)})
+            if waiting and waiting[record.number % len(waiting)] == self.rank:
+                self._write_snapshot()
+
+    def _snapshot_is_due(self) -> bool:
+        return self._replica.version - self._snapshot_version() >= max(1, self.rules.max_staleness - 1)
+
+    def _write_overdue_snapshot(self) -> bool:
+        """Writes the one that is due if its writer was lost: who lags may be waiting for it, and we for that rank."""
+        if not self._snapshot_is_due():
+            self._overdue = (-1, 0.0)
+            return False
+        version, since = self._overdue
+        if version != self._snapshot_version():
+            self._overdue = (self._snapshot_version(), time.monotonic())
+        elif time.monotonic() - since > OVERDUE_S:
             self._write_snapshot()
+            return True
+        return False
 
     def _write_snapshot(self) -> None:
         buffer = self.ledger.snapshots.free_buffer(self.rank)
@@ -308,7 +336,7 @@ class LocalEngine:
         """Moves the run along while waiting. True if that changed something worth another look."""
         sealed = self.ledger.reducing
         if sealed is None:
-            return self._watch.seal_if_due()
+            return self._watch.seal_if_due() or self._write_overdue_snapshot()
         mark = tag(sealed)
         tried, since = self._tried
         helping = tried == mark

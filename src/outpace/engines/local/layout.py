@@ -36,12 +36,12 @@ class ArenaLayout:
         vector_bytes: int,
         chunks: int,
         tensors: int,
-        groups: int,
+        hyper_bytes: int,
         buffer_bytes: int,
         extra_bytes: int,
         header_bytes: int,
     ) -> ArenaLayout:
-        """The arena for a model with so many tensors and parameter groups."""
+        """The arena for a model with so many tensors and hyper-parameters of such a size."""
         plain = _PLAIN_BYTES + 1024 * tensors + 65536 * world
         return cls(
             world=world,
@@ -49,7 +49,7 @@ class ArenaLayout:
             vector_bytes=_pages(vector_bytes),
             chunks=chunks,
             header_bytes=_pages(header_bytes),
-            meta_bytes=_pages(64 + tensors + 4096 * groups),
+            meta_bytes=_pages(64 + tensors + 2 * hyper_bytes),
             buffer_bytes=_pages(buffer_bytes),
             state_bytes=_pages((1 + STATE_VECTORS) * vector_bytes + buffer_bytes + extra_bytes + plain),
         )

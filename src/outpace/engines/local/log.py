@@ -20,7 +20,8 @@ RECORD_BYTES = 64
 # kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum
 _RECORD = struct.Struct("<BxHIQQIIddQI4x")
 _CHECKED_BYTES = 56
-_READ_BYTES = RECORD_BYTES * 32  #: a few rounds at once; a larger buffer costs more than a second read
+READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a second read
+_READ_BYTES = RECORD_BYTES * READ_RECORDS
 CUT_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 
@@ -67,14 +68,8 @@ class Log:
         return bool(os.pread(self._fd, 1, self.position))
 
     def read_new(self) -> list[Event]:
-        """The events since the last call."""
-        events: list[Event] = []
-        while data := os.pread(self._fd, _READ_BYTES, self.position):
-            events += decode(data)
-            self.position += len(data)
-            if len(data) < _READ_BYTES:
-                break
-        return events
+        """The next events. Whoever has folded one moves `position` on by a record, so that none can get lost."""
+        return decode(os.pread(self._fd, _READ_BYTES, self.position))
 
     def cut(self, position: int) -> None:
         """Gives back the memory of records before `position`. Positions stay as they are."""

@@ -35,7 +35,7 @@ def open_local(
         vector_bytes=vector.nbytes,
         chunks=len(vector.chunks()),
         tensors=len(vector.entries),
-        groups=len(replica.inner.param_groups),
+        hyper_bytes=len(replica.hyper),
         buffer_bytes=packed(buffers)[1],
         extra_bytes=replica.extra_bytes(),
         header_bytes=header_bytes(description),

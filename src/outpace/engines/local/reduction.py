@@ -102,7 +102,7 @@ class Reduction:
         meta = self._merged_meta(sealed)
         if not self._wanted(sealed):
             return None
-        self._memory.write_blob(self._memory.layout.slot_meta(sealed.slot), meta)
+        self._memory.write_meta(self._memory.layout.slot_meta(sealed.slot), meta)
         norm = math.sqrt(sum(squares[word + 2] for word in range(0, len(self._chunks) * _WORDS, _WORDS)))
         limit = self._max_grad_norm
         clip = 1.0 if limit is None else min(1.0, limit / (norm + 1e-6))
@@ -156,7 +156,7 @@ class Reduction:
         layout, last = self._memory.layout, b""
         present, hyper = b"", b""
         for c in sealed.contributions:
-            blob = self._memory.read_blob(layout.row_meta(c.rank, c.row))
+            blob = self._memory.read_meta(layout.row_meta(c.rank, c.row))
             if blob == last and c != sealed.hyper_from:
                 continue  # the usual case: all ranks say the same
             last = blob

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from outpace.engines.local.bell import SLICE_S, Bell
 from outpace.engines.local.faults import Faults
 from outpace.engines.local.life import Life
-from outpace.engines.local.log import Log, LogCut
+from outpace.engines.local.log import READ_RECORDS, RECORD_BYTES, Log, LogCut
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.errors import BelowQuorum, TimedOut
 from outpace.protocol.events import Event, Kind
@@ -56,10 +56,14 @@ class Watch:
     def refresh(self) -> None:
         """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed."""
         self._shown = self._bell.value()
-        for event in self._read_new():
-            reason = self.ledger.apply(event)
-            if event.kind == Kind.ARRIVE and event.rank == self.rank and event.incarnation == self.incarnation:
-                self.placed = reason
+        while events := self._read_new():
+            for event in events:
+                reason = self.ledger.apply(event)
+                self.log.position += RECORD_BYTES
+                if event.kind == Kind.ARRIVE and event.rank == self.rank and event.incarnation == self.incarnation:
+                    self.placed = reason
+            if len(events) < READ_RECORDS:
+                break
 
     def _read_new(self) -> list[Event]:
         """A rank that was away so long that its place in the log is gone takes the ledger from a snapshot first."""
@@ -69,7 +73,9 @@ class Watch:
             except LogCut:
                 buffer = self._snapshots.hinted()
                 plain = None if buffer is None else self._snapshots.read_plain(buffer)
-                if plain is not None:  # else it is being overwritten, and a newer one is about to be hinted at
+                if plain is None:  # it is being overwritten, and a newer one is about to be hinted at
+                    time.sleep(SLICE_S)
+                else:
                     self.ledger = Ledger.from_state(self.ledger.rules, plain["ledger"])
                     self.log.position = plain["position"]
 
