@@ -24,7 +24,7 @@ format: .venv/ready
 	$(BIN)/ruff format .
 
 bench: .venv/ready
-	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e .[bench]
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python bench/collectives.py
 	$(BIN)/python bench/solo_step.py
 	$(BIN)/python bench/grace.py
