@@ -54,8 +54,8 @@ class TorchDDP:
         return 0.0, 0
 
     def close(self) -> None:
-        """Ends the process group."""
-        dist.destroy_process_group()
+        """Leaves the group to the end of the process: destroyed while the wrapped model lives, Gloo may hang."""
+        dist.barrier()
 
 
 class Outpace:
