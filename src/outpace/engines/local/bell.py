@@ -53,8 +53,7 @@ class Bell:
         self._futex(_FUTEX_WAKE_OP, _EVERYBODY, 0, self._address, _ADD_ONE_NEVER_MORE)
 
     def wait(self, value: int, seconds: float = SLICE_S) -> None:
-        """Sleeps until rung, if the bell still shows `value`; never longer than a slice. Releases the GIL."""
-        seconds = min(seconds, SLICE_S)
+        """Sleeps until rung, if the bell still shows `value`, or for that long (under a second). Releases the GIL."""
         if seconds <= 0:
             return
         if self._futex is None:

@@ -20,7 +20,7 @@ from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 
 PROBE_S = 0.1
-SLICES_A_PROBE = round(PROBE_S / SLICE_S)
+LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
 
 
@@ -124,19 +124,20 @@ class Watch:
                         continue
                 if now - began > self._timeout_s:
                     raise TimedOut(self._timed_out(purpose))
-                self._rest()
+                self._rest(now - began)
                 self.refresh()
         finally:
             self.waited_s += time.monotonic() - began
 
-    def _rest(self) -> None:
+    def _rest(self, waited_s: float) -> None:
         """Sleeps until there is news, or something to do by the clock. As little as possible runs between slices."""
         left = self._grace_left_s()
         if left is not None or self.ledger.reducing is not None:
-            self._bell.wait(self._shown, SLICE_S if left is None else max(1e-5, left))
+            self._bell.wait(self._shown, SLICE_S if left is None else min(SLICE_S, max(1e-5, left)))
             return
-        for _ in range(SLICES_A_PROBE):
-            self._bell.wait(self._shown)
+        slice_s = SLICE_S if waited_s < LONG_WAIT_S else LONG_SLICE_S
+        for _ in range(round(PROBE_S / slice_s)):
+            self._bell.wait(self._shown, slice_s)
             if self._bell.value() != self._shown or self.log.has_news():
                 return
 
