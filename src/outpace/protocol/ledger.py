@@ -8,12 +8,12 @@ no-op with a reason, so anybody may append seal, attempt, done or dead twice.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable
 from typing import Any
 
 from outpace.protocol.events import Event, Kind
-from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Members
+from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member, Members
+from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
 from outpace.protocol.round import Contribution, Round, contributions_from
 from outpace.protocol.rules import Rules, needed
@@ -33,8 +33,7 @@ class Ledger:
         self.members = Members()
         self.pace = Pace(rules.needs_pace)
         self.round = 0  #: the open round; also the version of a replica that applied everything sealed
-        self.on_time: list[Contribution] = []  #: count towards the open round's quorum
-        self.carried: list[Contribution] = []  #: late ones that go with the open round
+        self.open = OpenRound()
         self.met_ns: int | None = None  #: when the open round's quorum was met
         self.grace_ns = 0
         self.reducing: Round | None = None  #: sealed, its result not yet complete
@@ -43,14 +42,8 @@ class Ledger:
         self.sync = Sync()
         self.snapshots = Snapshots(rules.world)
         self.started = False  #: every rank of the world has joined once; no round before that
-        self._rows: set[tuple[int, int]] = set()  # (rank, row) that belong to the ledger
         self._counted: set[int] = set()  # ranks living or finished
-        self._unfinished: list[int] = []  # ranks the quorum is taken of
-        self._active: dict[int, int] = {}  # those that are not in `synchronize`, with their incarnation
-        self._least = 0  # arrivals that are needed for sure; 0 where the quorum is not a plain count
-        self._present: set[int] = set()  # ranks on time in the open round; one restarted within it counts once
-        self._blocked: set[int] = set()  # ranks with no free row
-        self._can: set[int] = set()  # ranks that may still join the open round on time
+        self._needed = 0  # arrivals that make the quorum, where it is a plain count
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -62,18 +55,26 @@ class Ledger:
     @property
     def ended(self) -> bool:
         """True when every rank has finished and nothing is pending."""
-        return not (self._unfinished or self.reducing or self.on_time or self.carried)
+        return not (self.open.unfinished or self.reducing) and self.open.is_empty
 
     @property
     def deadline_ns(self) -> int | None:
         """When a waiter should seal the open round, or None while its quorum is not met."""
         return None if self.met_ns is None or self.reducing else self.met_ns + self.grace_ns
 
+    @property
+    def on_time(self) -> list[Contribution]:
+        """What counts towards the open round's quorum."""
+        return self.open.on_time
+
+    @property
+    def carried(self) -> list[Contribution]:
+        """Late contributions that go with the open round."""
+        return self.open.carried
+
     def free_row(self, rank: int) -> int | None:
-        """A row this rank may write. Row 0 where possible: row 1 is touched only while a late one is pending."""
-        if (rank, 0) not in self._rows:
-            return 0
-        return 1 if (rank, 1) not in self._rows else None
+        """A row this rank may write, or None while both belong to the ledger."""
+        return self.open.free_row(rank)
 
     def pending(self, rank: int) -> list[Contribution]:
         """What this rank has given to the open round."""
@@ -96,14 +97,12 @@ class Ledger:
 
     def free_slots(self) -> list[int]:
         """Slots that hold no result that is kept or being made."""
-        used = {r.slot for r in self.completed.values()}
-        if self.reducing is not None:
-            used.add(self.reducing.slot)
+        used = self._used_slots()
         return [slot for slot in range(self.slots) if slot not in used]
 
     def awaited(self) -> list[int]:
         """The ranks the open round, a synchronisation or the end still waits for."""
-        return sorted(self._can)
+        return sorted(self.open.can)
 
     # -- folding ---------------------------------------------------------------------------------------------------
 
@@ -120,7 +119,7 @@ class Ledger:
         self.started = self.started or len(self.members.by_rank) == self.rules.world
         self.snapshots.release(event.rank)
         self.pace.forget(event.rank)
-        self._recount()
+        self._follow(self.members.by_rank[event.rank])
         self._settle(event.time_ns)
         return f"rank {event.rank} joined as incarnation {event.incarnation}"
 
@@ -134,7 +133,7 @@ class Ledger:
         if step <= member.last_step:
             return f"ignored: step {step} arrived before"
         lag = self.round - version
-        if (rank, row) in self._rows or lag < 0:
+        if (rank, row) in self.open.rows or lag < 0:
             return "ignored: its row is taken or its version is not yet decided"
         member.last_step, member.last_round = step, self.round
         self.pace.arrived(rank, version, time_ns)
@@ -149,17 +148,11 @@ class Ledger:
             self.members.tallies[rank].dropped += 1
             bound = "late ones are dropped" if rules.late == "drop" else f"max_staleness is {rules.max_staleness}"
             return f"late by {lag} rounds: dropped, {bound}"
-        self._rows.add((rank, contribution.row))
-        if lag and rules.late == "carry":
-            self.carried.append(contribution)
-            if self.free_row(rank) is None:
-                self._blocked.add(rank)
-                self._can.discard(rank)
-            return f"late by {lag} rounds: carried into round {self.round}"
-        self.on_time.append(contribution)
-        self._present.add(rank)
-        self._can.discard(rank)
-        return "on time" if not lag else f"late by {lag} rounds: counted in round {self.round}"
+        counts = not lag or rules.late == "count"
+        self.open.add(contribution, counts)
+        if counts:
+            return "on time" if not lag else f"late by {lag} rounds: counted in round {self.round}"
+        return f"late by {lag} rounds: carried into round {self.round}"
 
     def _seal(self, event: Event) -> str:
         if event.round != self.round or self.reducing is not None or self.met_ns is None:
@@ -189,7 +182,7 @@ class Ledger:
             contributions=left,
             refused=(*sealed.refused, hit),
             attempt=sealed.attempt + 1,
-            slot=self.free_slots()[0],
+            slot=self._free_slot(),
             hyper_from=self._leader(left),
         )
         if not left:
@@ -210,7 +203,7 @@ class Ledger:
             return "ignored: not an active member of this synchronisation"
         member.state = SYNCING
         self.sync.want(event.round)
-        self._recount()
+        self._follow(member)
         self._settle(event.time_ns)
         return f"rank {event.rank} waits in synchronisation {event.step}"
 
@@ -219,7 +212,7 @@ class Ledger:
         if member is None or member.state == FINISHED:
             return "ignored: not a living member with data left"
         member.state = FINISHED
-        self._recount()
+        self._follow(member)
         self._settle(event.time_ns)
         return f"rank {event.rank} has finished and leaves the quorum"
 
@@ -230,7 +223,7 @@ class Ledger:
         member.alive = False
         self.snapshots.release(event.rank)
         self.pace.forget(event.rank)
-        self._recount()
+        self._follow(member)
         self._settle(event.time_ns)
         return f"rank {event.rank} is dead; what it had contributed stays"
 
@@ -250,14 +243,12 @@ class Ledger:
 
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
-        if len(self._present) < self._least and not self._can <= self._present:
-            return  # the usual arrival: more must come, and can
         while self.started and self.reducing is None:
-            if self.on_time and len(self._present) >= self._quorum():
+            if self.open.on_time and self._quorum_is_met():
                 self._note_quorum(now_ns)
                 if self.grace_ns and self._someone_is_expected():
                     return
-            elif self._can or not (self.on_time or self.carried):
+            elif self.open.can or self.open.is_empty:
                 break
             self._close_round()
         if self.reducing is None:
@@ -266,47 +257,28 @@ class Ledger:
     def _someone_is_expected(self) -> bool:
         """Whether grace has anybody to wait for: a rank that has not been heard of for rounds will not jitter in."""
         heard_of = self.round - EXPECTED_FOR_ROUNDS
-        return any(self.members.by_rank[rank].last_round >= heard_of for rank in self._can)
+        return any(self.members.by_rank[rank].last_round >= heard_of for rank in self.open.can)
 
-    def _recount(self) -> None:
-        """Brings what is cached of the members up to date after one of them changed."""
-        unfinished = self.members.unfinished()
-        self._unfinished = sorted(m.rank for m in unfinished)
-        self._counted = {m.rank for m in self.members.by_rank.values() if m.counts}
-        counted = self.rules.quorum not in ("adaptive", "majority-random")
-        self._least = needed(self.rules.quorum, len(self._unfinished)) if counted else 0
-        self._active = {m.rank: m.incarnation for m in unfinished if m.state == ACTIVE}
-        self._reopen()
+    def _follow(self, member: Member) -> None:
+        """Brings what is derived from the members up to date after this one changed."""
+        self.open.follow(member)
+        if member.counts:
+            self._counted.add(member.rank)
+        else:
+            self._counted.discard(member.rank)
+        self._needed = needed(self.rules.quorum, len(self.open.unfinished))
 
-    def _reopen(self) -> None:
-        """Who may still join the open round on time. One with no free row cannot: awaiting it would be a deadlock."""
-        rows = self._rows
-        self._blocked = {rank for rank, row in rows if row and (rank, 0) in rows}
-        here = {(c.rank, c.incarnation) for c in self.on_time}
-        self._present = {rank for rank, _ in here}
-        if not here and not self._blocked:
-            self._can = set(self._active)
-            return
-        self._can = {
-            rank
-            for rank, incarnation in self._active.items()
-            if (rank, incarnation) not in here and rank not in self._blocked
-        }
-
-    def _quorum(self) -> int:
-        """On-time arrivals that suffice for the open round; more than can come are never asked for."""
-        quorum = self.rules.quorum
-        possible = len(self._present | self._can)
-        if quorum == "majority-random":
-            return 1 if self._initiator_is_here() else possible
+    def _quorum_is_met(self) -> bool:
+        """Whether enough are on time for the open round; more than can come are never asked for."""
+        quorum, open_round = self.rules.quorum, self.open
+        enough = self._needed
         if quorum == "adaptive":
-            return min(self.pace.best_quorum(self.round, self._unfinished), possible)
-        return min(self._least, possible)
-
-    def _initiator_is_here(self) -> bool:
-        """The paper's majority: a rank drawn from a shared seed opens the round, whoever came before it is in."""
-        candidates = sorted(self._present | self._can)
-        return random.Random(self.rules.seed * 1_000_003 + self.round).choice(candidates) in self._present
+            enough = self.pace.best_quorum(self.round, open_round.unfinished)
+        if open_round.everybody_is_here:
+            return True
+        if quorum == "majority-random":
+            return open_round.initiator(self.rules.seed * 1_000_003 + self.round) in open_round.present
+        return len(open_round.present) >= enough
 
     def _note_quorum(self, now_ns: int) -> None:
         if self.met_ns is not None:
@@ -318,13 +290,19 @@ class Ledger:
 
     def _close_round(self) -> None:
         """Freezes the open round's set, and opens the next."""
-        contributions = tuple(sorted(self.on_time + self.carried))
-        world = len(self._counted | {c.rank for c in contributions})
-        self.reducing = Round(self.round, contributions, world, self._leader(contributions), slot=self.free_slots()[0])
+        frozen = self.open.close()
+        world = len(self._counted) + len({c.rank for c in frozen if c.rank not in self._counted})
+        self.reducing = Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot())
         self.round += 1
-        self.on_time, self.carried = [], []
         self.met_ns, self.grace_ns = None, 0
-        self._reopen()
+
+    def _used_slots(self) -> set[int]:
+        used = {r.slot for r in self.completed.values()}
+        return used if self.reducing is None else used | {self.reducing.slot}
+
+    def _free_slot(self) -> int:
+        used = self._used_slots()
+        return next(slot for slot in range(self.slots) if slot not in used)
 
     def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
         """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
@@ -342,7 +320,7 @@ class Ledger:
         if result.hyper_from is not None:
             self.hyper_step = result.hyper_from.step
         everybody = (*result.contributions, *result.refused)
-        self._rows -= {(c.rank, c.row) for c in everybody}
+        self.open.free(everybody)
         self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
         tallies = self.members.tallies
         for c in result.contributions:
@@ -353,13 +331,11 @@ class Ledger:
                 tallies[c.rank].late_by[result.staleness(c)] += 1
             else:
                 tallies[c.rank].on_time += 1
-        if self._blocked:
-            self._reopen()  # rows have become free
         self._settle(now_ns)
 
     def _settle_sync(self) -> None:
         """Ends a synchronisation when all who can are in it and nothing is pending."""
-        if self._can or not self._unfinished or self.on_time or self.carried:
+        if self.open.can or not self.open.unfinished or not self.open.is_empty:
             return
         waiting = self.members.unfinished()
         if any(m.state != SYNCING for m in waiting):
@@ -370,7 +346,7 @@ class Ledger:
             self.snapshots.latest = None
         for member in waiting:
             member.state = ACTIVE
-        self._recount()
+            self._follow(member)
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
@@ -390,7 +366,7 @@ class Ledger:
             "sync": self.sync.to_state(),
             "snapshots": self.snapshots.to_state(),
             "started": self.started,
-            "rows": sorted(self._rows),
+            "rows": sorted(self.open.rows),
         }
 
     @classmethod
@@ -400,8 +376,10 @@ class Ledger:
         ledger.members = Members.from_state(state["members"])
         ledger.pace = Pace.from_state(rules.needs_pace, state["pace"])
         ledger.round = state["round"]
-        ledger.on_time = list(contributions_from(state["on_time"]))
-        ledger.carried = list(contributions_from(state["carried"]))
+        for contribution in contributions_from(state["on_time"]):
+            ledger.open.add(contribution, counts=True)
+        for contribution in contributions_from(state["carried"]):
+            ledger.open.add(contribution, counts=False)
         ledger.met_ns, ledger.grace_ns = state["met_ns"], state["grace_ns"]
         ledger.reducing = None if state["reducing"] is None else Round.from_state(state["reducing"])
         rounds = [Round.from_state(row) for row in state["completed"]]
@@ -410,8 +388,9 @@ class Ledger:
         ledger.sync = Sync.from_state(state["sync"])
         ledger.snapshots = Snapshots.from_state(rules.world, state["snapshots"])
         ledger.started = state["started"]
-        ledger._rows = {(rank, row) for rank, row in state["rows"]}
-        ledger._recount()
+        ledger.open.rows = {(rank, row) for rank, row in state["rows"]}
+        for member in ledger.members.by_rank.values():
+            ledger._follow(member)
         return ledger
 
 

@@ -6,7 +6,7 @@ Owns the recent history of arrival times, taken from events. Must never read a c
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable
 from typing import Any
 
 GRACE_SHARE = 0.15  #: grace may cost at most this share of a round
@@ -76,7 +76,7 @@ class Pace:
             return 0
         return min(cap, fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0] * 5 // 4)
 
-    def best_quorum(self, round_: int, ranks: Sequence[int]) -> int:
+    def best_quorum(self, round_: int, ranks: Collection[int]) -> int:
         """The quorum that gives the most useful contributions per second, from the observed durations.
 
         With quorum k a round lasts as long as the k-th fastest. Whoever is in time is worth one contribution a
@@ -89,7 +89,7 @@ class Pace:
             self._best = (round_, len(ranks), best)
         return best
 
-    def _most_useful(self, ranks: Sequence[int]) -> int:
+    def _most_useful(self, ranks: Collection[int]) -> int:
         history = [self._durations[rank] for rank in ranks if self._durations.get(rank)]
         if len(history) < len(ranks) or not ranks:
             return max(1, -(-len(ranks) // 2))  # nothing known yet: begin with the majority

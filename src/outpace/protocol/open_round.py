@@ -1,0 +1,99 @@
+"""The open round: who is in it, who may still come, and which rows are taken. Owns these sets; seals nothing.
+
+Every change costs no more than the contributions it is about, so that a thousand ranks can be followed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from outpace.protocol.members import ACTIVE, Member
+from outpace.protocol.round import Contribution
+
+
+class OpenRound:
+    """Contributions that wait for the seal, and the ranks that may still be on time."""
+
+    def __init__(self) -> None:
+        self.on_time: list[Contribution] = []  #: count towards the quorum
+        self.carried: list[Contribution] = []  #: late ones that go along
+        self.rows: set[tuple[int, int]] = set()  #: (rank, row) of contributions that no complete round includes
+        self.unfinished: set[int] = set()  #: ranks the quorum is taken of
+        self.present: set[int] = set()  #: ranks on time; one restarted within the round counts once
+        self.can: set[int] = set()  #: ranks that may still join it on time
+        self._here: set[tuple[int, int]] = set()  # (rank, incarnation) of those on time
+        self._active: dict[int, int] = {}  # rank -> incarnation of those who are not in `synchronize`
+        self._initiator: int | None = None  # drawn once for as long as the candidates stay the same
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was given to it."""
+        return not (self.on_time or self.carried)
+
+    @property
+    def everybody_is_here(self) -> bool:
+        """Whether nobody can come who is not here."""
+        return self.can <= self.present
+
+    def free_row(self, rank: int) -> int | None:
+        """A row this rank may write. Row 0 where possible: row 1 is touched only while a late one is pending."""
+        if (rank, 0) not in self.rows:
+            return 0
+        return 1 if (rank, 1) not in self.rows else None
+
+    def initiator(self, seed: int) -> int:
+        """The paper's majority: a rank drawn from a shared seed; whoever came before it is in."""
+        if self._initiator is None:
+            self._initiator = random.Random(seed).choice(sorted(self.present | self.can))
+        return self._initiator
+
+    def add(self, contribution: Contribution, counts: bool) -> None:
+        """Takes one in; `counts` towards the quorum, or is carried along."""
+        rank = contribution.rank
+        self.rows.add((rank, contribution.row))
+        if counts:
+            self.on_time.append(contribution)
+            self._here.add((rank, contribution.incarnation))
+            self.present.add(rank)
+            self.can.discard(rank)
+        else:
+            self.carried.append(contribution)
+            self._look_at(rank)
+
+    def close(self) -> tuple[Contribution, ...]:
+        """Freezes the set, in an order that depends on nothing else, and opens the next round."""
+        frozen = tuple(sorted(self.on_time + self.carried))
+        self.on_time, self.carried = [], []
+        self.present, self._here = set(), set()
+        self._initiator = None
+        for contribution in frozen:
+            self._look_at(contribution.rank)
+        return frozen
+
+    def free(self, contributions: Iterable[Contribution]) -> None:
+        """The round of these is complete: their rows may be written again."""
+        for contribution in contributions:
+            self.rows.discard((contribution.rank, contribution.row))
+            if contribution.rank not in self.can:
+                self._look_at(contribution.rank)
+
+    def follow(self, member: Member) -> None:
+        """Brings what is known of a member up to date after it changed."""
+        rank = member.rank
+        self._active.pop(rank, None)
+        self.unfinished.discard(rank)
+        if member.unfinished:
+            self.unfinished.add(rank)
+            if member.state == ACTIVE:
+                self._active[rank] = member.incarnation
+        self._look_at(rank)
+
+    def _look_at(self, rank: int) -> None:
+        """Whether this rank may still be on time. One with no free row cannot: awaiting it would be a deadlock."""
+        self._initiator = None
+        incarnation = self._active.get(rank)
+        if incarnation is None or (rank, incarnation) in self._here or self.free_row(rank) is None:
+            self.can.discard(rank)
+        else:
+            self.can.add(rank)
