@@ -97,12 +97,6 @@ class Engine(Protocol):
     async def catch_up(self) -> None:
         """Applies every decided round, in order."""
 
-    async def synchronize(self) -> None:
-        """Waits for every rank that is not finished, flushes pending work, and ends at one version."""
-
-    async def finish(self) -> None:
-        """Leaves the quorum at once, and applies until all have finished and nothing is pending."""
-
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
     """Runs a strategy's coroutine on an engine that blocks."""

@@ -52,10 +52,24 @@ class Ledger:
         """True when too few ranks are left for any further round."""
         return self.started and len(self._counted) < self.rules.least_ranks
 
+    def why_below_quorum(self) -> str:
+        """The same in words, for whoever has to stop."""
+        dead = sorted(m.rank for m in self.members.by_rank.values() if not m.counts)
+        return (
+            f"ranks {dead} died and {len(self._counted)} of {self.rules.world} are left, fewer than "
+            f"min_ranks={self.rules.least_ranks}. Nothing more was applied; restart from the last checkpoint, or "
+            "lower min_ranks"
+        )
+
     @property
     def ended(self) -> bool:
         """True when every rank has finished and nothing is pending."""
         return not (self.open.unfinished or self.reducing) and self.open.is_empty
+
+    @property
+    def complete(self) -> int:
+        """How many rounds are complete: the version a replica can be brought to now."""
+        return self.round if self.reducing is None else self.reducing.number
 
     @property
     def deadline_ns(self) -> int | None:
@@ -79,17 +93,6 @@ class Ledger:
     def pending(self, rank: int) -> list[Contribution]:
         """What this rank has given to the open round."""
         return [c for c in self.on_time + self.carried if c.rank == rank]
-
-    def undecided(self, rank: int, incarnation: int, step: int) -> tuple[int, Contribution] | None:
-        """(round, contribution) of one that is pending or being reduced; None once it is decided."""
-        who = (rank, incarnation, step)
-        for contribution in (*self.on_time, *self.carried):
-            if contribution[:3] == who:
-                return self.round, contribution
-        for contribution in () if self.reducing is None else self.reducing.contributions:
-            if contribution[:3] == who:
-                return self.round - 1, contribution
-        return None
 
     def waits(self, contribution: Contribution) -> bool:
         """Whether its rank waits for the round. A carried one's does not: that is how waiting is avoided."""
@@ -148,7 +151,7 @@ class Ledger:
             self.members.tallies[rank].dropped += 1
             bound = "late ones are dropped" if rules.late == "drop" else f"max_staleness is {rules.max_staleness}"
             return f"late by {lag} rounds: dropped, {bound}"
-        counts = not lag or rules.late == "count"
+        counts = rules.counts(lag)
         self.open.add(contribution, counts)
         if counts:
             return "on time" if not lag else f"late by {lag} rounds: counted in round {self.round}"

@@ -71,6 +71,10 @@ class Rules:
         """Whether any decision depends on when contributions arrive."""
         return self.quorum == "adaptive" or (self.grace == "auto" and self.quorum != "full")
 
+    def counts(self, lag: int) -> bool:
+        """Whether a contribution so many rounds late counts towards the quorum, and its rank waits for the round."""
+        return lag == 0 or (self.late == "count" and lag <= self.max_staleness)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, so that ranks can compare their rules."""
         return asdict(self)

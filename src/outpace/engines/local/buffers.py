@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from outpace.engines.local.arena import Memory
+from outpace.engines.sums import average_buffers
 from outpace.vector import packed, place
 
 
@@ -27,19 +28,8 @@ class BufferRows:
             shared.copy_(mine)
 
     def average(self, parity: int, ranks: Iterable[int], buffers: Sequence[torch.Tensor]) -> None:
-        """Mean of what floats; maximum of what counts (`num_batches_tracked`). Same bits on every rank."""
-        rows = [self._views(parity, rank, buffers) for rank in sorted(ranks)]
-        for index, mine in enumerate(buffers):
-            if mine.is_floating_point():
-                wide = torch.zeros(mine.shape, dtype=torch.float64)
-                for row in rows:
-                    wide += row[index]
-                mine.copy_(wide / len(rows))
-            elif not mine.is_complex():
-                most = rows[0][index].clone()
-                for row in rows[1:]:
-                    most = torch.maximum(most, row[index])
-                mine.copy_(most)
+        """Makes `buffers` the mean of what these ranks left."""
+        average_buffers(buffers, [self._views(parity, rank, buffers) for rank in sorted(ranks)])
 
     def _views(self, parity: int, rank: int, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         layout = self._memory.layout

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from outpace.engines.agreement import description_of
 from outpace.engines.local.arena import header_bytes
 from outpace.engines.local.engine import LocalEngine
 from outpace.engines.local.layout import ArenaLayout
@@ -21,14 +20,7 @@ def open_local(
     """A running engine. Blocks until every rank of the world is there."""
     vector = VectorLayout.of(replica.named_parameters())
     buffers = replica.buffers()
-    description: dict[str, Any] = {
-        "parameters": vector.describe(),
-        "buffers": [[f"buffer {i}", list(b.shape), str(b.dtype)] for i, b in enumerate(buffers)],
-        "optimizer": type(replica.inner).__name__,
-        "groups": [len(group["params"]) for group in replica.inner.param_groups],
-        "max_grad_norm": max_grad_norm,
-        **rules.to_dict(),
-    }
+    description = description_of(replica, vector, rules, max_grad_norm)
     layout = ArenaLayout.of(
         world=place.world,
         slots=Ledger(rules).slots,

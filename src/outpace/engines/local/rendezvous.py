@@ -15,10 +15,11 @@ from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
 
+from outpace.engines.agreement import check_agreement
 from outpace.engines.local import arena
 from outpace.engines.local.arena import Files
 from outpace.engines.local.layout import ArenaLayout
-from outpace.errors import ArenaInvalid, ModelMismatch, TimedOut
+from outpace.errors import ArenaInvalid, TimedOut
 
 
 class Meeting:
@@ -41,7 +42,7 @@ class Meeting:
         else:
             files, job = self._open()
             try:
-                _compare(description, arena.read_header(files.arena, job), self._rank)
+                check_agreement(description, arena.read_header(files.arena, job), self._rank)
             except BaseException:
                 files.close()
                 raise
@@ -106,34 +107,3 @@ def _open_announced(note: dict[str, Any], job: bytes) -> Files:
         files.close()
         raise
     return files
-
-
-def _compare(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> None:
-    """Refuses a rank whose model, optimizer or rules differ, naming the first difference."""
-    for part in ("parameters", "buffers"):
-        for index in range(max(len(mine[part]), len(theirs[part]))):
-            here = mine[part][index] if index < len(mine[part]) else None
-            there = theirs[part][index] if index < len(theirs[part]) else None
-            if here != there:
-                raise ModelMismatch(
-                    f"rank {rank} has another model than rank 0: first difference is "
-                    f"{_describe(here, there)}. Start all ranks from the same code"
-                )
-    for part in mine:
-        if mine[part] != theirs.get(part):
-            raise ModelMismatch(
-                f"rank {rank} runs with other settings than rank 0: {part} is {mine[part]!r} here, "
-                f"{theirs.get(part)!r} there. Start all ranks from the same code"
-            )
-
-
-def _describe(here: list[Any] | None, there: list[Any] | None) -> str:
-    if here is None or there is None:
-        present, where = (here, "only here") if there is None else (there, "only there")
-        assert present is not None
-        return f"`{present[0]}` ({present[1]}, {present[2]}), {where}"
-    if here[0] != there[0]:
-        return f"`{here[0]}` here where `{there[0]}` is there"
-    if here[1] != there[1]:
-        return f"`{here[0]}`, {here[1]} here, {there[1]} there"
-    return f"`{here[0]}`, {here[2]} here, {there[2]} there"

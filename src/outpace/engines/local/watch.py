@@ -40,7 +40,6 @@ class Watch:
     ) -> None:
         self.rank = rank
         self.ledger = Ledger(rules)
-        self.incarnation = 0
         self.waited_s = 0.0
         self.shares_reductions = True  #: whether a sealed round is worth waking others for
         self.placed = ""  #: what became of this rank's last arrival, in words
@@ -60,7 +59,7 @@ class Watch:
             for event in events:
                 reason = self.ledger.apply(event)
                 self.log.position += RECORD_BYTES
-                if event.kind == Kind.ARRIVE and event.rank == self.rank and event.incarnation == self.incarnation:
+                if event.kind == Kind.ARRIVE and event.rank == self.rank:
                     self.placed = reason
             if len(events) < READ_RECORDS:
                 break
@@ -91,18 +90,13 @@ class Watch:
             self._faults.at("before-wake", round_)
             self._bell.ring()
 
-    def own(self, kind: Kind, step: int = 0, round_: int = 0, place: int = 0, samples: float = 0.0) -> Event:
-        """An event about this rank itself."""
-        return Event(kind, self.rank, self.incarnation, step, round_, place, 0, samples)
-
     def _news(self) -> tuple[object, ...]:
         """What waiters care about. An arrival that changes none of this wakes nobody."""
         ledger = self.ledger
         sealed = ledger.reducing
         attempt = (sealed.number, sealed.attempt) if sealed is not None and self.shares_reductions else None
-        complete = ledger.round if sealed is None else sealed.number
         has_snapshot = ledger.snapshots.latest is not None
-        return ledger.started, complete, attempt, ledger.sync.generation, has_snapshot, ledger.ended
+        return ledger.started, ledger.complete, attempt, ledger.sync.generation, has_snapshot, ledger.ended
 
     def wait(self, until: Callable[[], bool], meanwhile: Callable[[], bool], purpose: str) -> None:
         """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did.
@@ -113,7 +107,8 @@ class Watch:
         try:
             while not until():
                 if self.ledger.below_quorum:
-                    raise BelowQuorum(self._below_quorum())
+                    where = f"[rank {self.rank} - round {self.ledger.round}]"
+                    raise BelowQuorum(f"{where} {self.ledger.why_below_quorum()}")
                 seen = self.log.position
                 if meanwhile() or self.log.position != seen:
                     continue  # helping looks at the log, too, and may have seen what is waited for
@@ -146,7 +141,7 @@ class Watch:
         left = self._grace_left_s()
         if left is None or left > 0:
             return False
-        self.append(self.own(Kind.SEAL, round_=self.ledger.round))
+        self.append(Event(Kind.SEAL, self.rank, round=self.ledger.round))
         return True
 
     def living(self) -> list[int]:
@@ -170,15 +165,6 @@ class Watch:
         for member in gone:
             self.append(Event(Kind.DEAD, member.rank, member.incarnation))
         return bool(gone)
-
-    def _below_quorum(self) -> str:
-        members = self.ledger.members.by_rank.values()
-        dead = sorted(m.rank for m in members if not m.counts)
-        return (
-            f"[rank {self.rank} - round {self.ledger.round}] ranks {dead} died and {self.ledger.members.counted()} "
-            f"of {self.ledger.rules.world} are left, fewer than min_ranks={self.ledger.rules.least_ranks}. "
-            "Nothing more was applied; restart from the last checkpoint, or lower min_ranks"
-        )
 
     def _timed_out(self, purpose: str) -> str:
         missing = [r for r in range(self.ledger.rules.world) if r not in self.ledger.members.by_rank]

@@ -1,0 +1,199 @@
+"""Rounds with real weights: applying, snapshots, and the meetings of all ranks.
+
+Owns how a replica stays up to date: round by round, or from a snapshot when it lags far, joins late or was restarted.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+from outpace.engines.base import Contents, Replica
+from outpace.engines.rounds import RoundEngine
+from outpace.protocol.events import Kind
+from outpace.protocol.round import Round
+from outpace.protocol.rules import Rules
+
+REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs about as much as applying one round
+AT_THE_END = 2  #: where buffers lie for `finish`; synchronisations take 0 and 1 in turn
+
+T = TypeVar("T")
+
+
+class ReplicaEngine(RoundEngine):
+    """What a training script's wrapper calls, in terms of what an engine brings."""
+
+    def __init__(self, rank: int, rules: Rules, replica: Replica) -> None:
+        super().__init__(rank, rules)
+        self._replica = replica
+
+    @property
+    def version(self) -> int:
+        """Rounds this replica has applied."""
+        return self._replica.version
+
+    # -- what an engine brings -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs one of the calls below to its end, from code that is not a coroutine."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives everything back, without a word to the others."""
+
+    @abstractmethod
+    def pending(self) -> list[dict[str, Any]]:
+        """Copies of this rank's contributions that no round has taken in yet."""
+
+    @abstractmethod
+    async def give_again(self, pending: dict[str, Any]) -> None:
+        """Contributes what a checkpoint held as pending. It is late, and treated as the strategy treats late ones."""
+
+    @abstractmethod
+    async def _apply(self, record: Round) -> None:
+        """Applies one complete round, unless it is no longer kept."""
+
+    @abstractmethod
+    def _position(self) -> int:
+        """How far this rank has read the log."""
+
+    @abstractmethod
+    async def _save(self, buffer: int, position: int) -> None:
+        """Writes this replica and the ledger into a snapshot buffer."""
+
+    @abstractmethod
+    def _load(self, buffer: int) -> Contents | None:
+        """A private copy of what a snapshot buffer holds, or None if it is being overwritten."""
+
+    @abstractmethod
+    def _leave_buffers(self, place: int) -> None:
+        """Leaves this rank's model buffers for a meeting."""
+
+    @abstractmethod
+    def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
+        """Makes this rank's model buffers the mean of what these ranks left."""
+
+    @abstractmethod
+    def _saved(self, buffer: int, position: int) -> None:
+        """That snapshot is now the latest one."""
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    async def _share_beginning(self) -> None:
+        """The first living rank writes a snapshot if there is none yet; everybody begins from it."""
+        while self._snapshot_version() < 0:
+            if self._is_first():
+                await self._write_snapshot()
+            else:
+                await self._until(lambda: self._snapshot_version() >= 0 or self._is_first(), "for the first weights")
+        await self._adopt(at_least=0)
+
+    def _is_first(self) -> bool:
+        return self.rank == min(self.ledger.open.unfinished, default=self.rank)
+
+    async def finish(self) -> None:
+        """Leaves the quorum at once; applies until all have finished and nothing is pending."""
+        self.leave()
+        await self._apply_while_waiting(lambda: self.ledger.ended, "in finish() for the other ranks to finish")
+        await self._apply_until(self.ledger.round)
+        if self._snapshot_version() < self.ledger.round - self.rules.max_staleness:
+            await self._write_snapshot()  # for a rank that wakes up when all others have left
+        finished = [m.rank for m in self.ledger.members.by_rank.values() if m.counts]
+        self._average_buffers(AT_THE_END, finished)
+
+    def leave(self) -> None:
+        """Says that no more data comes, without waiting for anybody: for a script that simply ends."""
+        if not self.has_left:
+            self._leave_buffers(AT_THE_END)
+        super().leave()
+
+    # -- meetings --------------------------------------------------------------------------------------------------
+
+    async def synchronize(self, resume_round: int | None = None) -> None:
+        """Waits for all, flushes, ends at one version with averaged buffers.
+
+        With `resume_round`, the rounds go on from that number and everybody adopts the first rank's replica.
+        """
+        self._look()
+        generation = self.ledger.sync.generation
+        self._leave_buffers(generation % 2)
+        self._say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1)
+        purpose = "in synchronize() for every rank that has data left"
+        if resume_round is None:
+            await self._apply_while_waiting(lambda: self.ledger.sync.generation > generation, purpose)
+        else:  # nothing may be applied on top of a checkpoint
+            await self._until(lambda: self.ledger.sync.generation > generation, purpose)
+        if self.ledger.sync.resumed:
+            self._replica.version = self.ledger.sync.version
+            await self._share_beginning()
+            return
+        await self._apply_until(self.ledger.sync.version)
+        self._average_buffers(generation % 2, self.ledger.sync.ranks)
+
+    def resume_steps(self, steps: int) -> None:
+        """Goes on counting this rank's steps from a checkpoint."""
+        self._steps = max(self._steps, steps)
+
+    # -- applying --------------------------------------------------------------------------------------------------
+
+    async def _apply_while_waiting(self, until: Callable[[], bool], purpose: str) -> None:
+        """Waits without falling behind: rounds that complete meanwhile are applied."""
+        while not until():
+            await self._until(lambda: until() or self.ledger.complete > self._replica.version, purpose)
+            if not until():
+                await self._apply_until(self.ledger.complete)
+
+    async def _apply_until(self, version: int) -> None:
+        """Brings the replica to this version, or beyond it if only a later snapshot is left."""
+        while self._replica.version < version:
+            ahead = self.ledger.snapshots.latest
+            mine = self._replica.version
+            record = self.ledger.completed.get(mine)
+            if (ahead is not None and mine + REPLAY_AT_MOST < ahead.version <= version) or record is None:
+                await self._adopt(at_least=mine + 1)
+                continue
+            await self._apply(record)
+            if self._snapshot_is_due() and self._writes_snapshot_of(record):
+                await self._write_snapshot()
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def _snapshot_version(self) -> int:
+        latest = self.ledger.snapshots.latest
+        return -1 if latest is None else latest.version
+
+    def _snapshot_is_due(self) -> bool:
+        """Every R-1 rounds after the first one, which is written where all begin."""
+        latest = self._snapshot_version()
+        return 0 <= latest <= self._replica.version - max(1, self.rules.max_staleness - 1)
+
+    def _writes_snapshot_of(self, record: Round) -> bool:
+        """One of those who were on time, in turn."""
+        waiting = sorted({c.rank for c in record.contributions if self.ledger.waits(c)})
+        return bool(waiting) and waiting[record.number % len(waiting)] == self.rank
+
+    async def _write_snapshot(self) -> None:
+        buffer = self.ledger.snapshots.free_buffer(self.rank)
+        self._say(Kind.CLAIM, place=buffer)
+        if self.ledger.snapshots.claims.get(buffer) != (self.rank, self.incarnation):
+            return  # another rank was quicker; its snapshot serves as well
+        version, position = self._replica.version, self._position()
+        await self._save(buffer, position)
+        self._say(Kind.SNAPSHOT, position, version, buffer)
+        if self.ledger.snapshots.latest == (buffer, version, position):
+            self._saved(buffer, position)
+
+    async def _adopt(self, at_least: int) -> None:
+        """Becomes the latest snapshot of at least that version, waiting for one if need be."""
+        while True:
+            await self._until(lambda: self._snapshot_version() >= at_least, "for a snapshot to catch up with")
+            latest = self.ledger.snapshots.latest
+            assert latest is not None
+            contents = self._load(latest.buffer)
+            self._look()
+            if contents is not None and self.ledger.snapshots.latest == latest:
+                self._replica.adopt(contents)
+                self._replica.version = latest.version
+                return

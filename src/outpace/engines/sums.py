@@ -1,0 +1,155 @@
+"""The arithmetic of a round: rows to one averaged vector, the same bits wherever and by whomever it is done.
+
+Owns orders of summation, the finite check and the clip factor. Knows rows only as offsets into one byte vector.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple
+
+import torch
+
+from outpace.protocol.round import Contribution, Round
+from outpace.vector import Chunk, accumulator, view
+
+
+class Terms(NamedTuple):
+    """How the rows of one round add up."""
+
+    rows: list[list[torch.Tensor]]  #: per contribution, its chunks
+    stacks: list[torch.Tensor] | None  #: per chunk, all rows as one matrix, where they lie evenly spaced
+    factors: list[float]
+    scale: float
+
+
+class RowSums:
+    """Sums rows that lie in one memory, chunk by chunk, in private scratch."""
+
+    def __init__(self, memory: torch.Tensor, chunks: list[Chunk], normalise: str, max_grad_norm: float | None) -> None:
+        self.chunks = chunks
+        self._memory = memory
+        self._normalise = normalise
+        self._max_grad_norm = max_grad_norm
+        self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
+        self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
+        self._scratch = {
+            dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=accumulator(dtype))
+            for dtype in {c.dtype for c in chunks}
+        }
+
+    def terms(self, sealed: Round, offsets: list[int]) -> Terms:
+        """What a round adds up, its rows lying at these offsets in the order of its contributions."""
+        factors, scale = sealed.weights(self._normalise)
+        rows = [self.chunks_at(offset) for offset in offsets]
+        plain = all(factor == 1.0 for factor in factors)
+        return Terms(rows, self._stacks(offsets) if plain else None, factors, scale)
+
+    def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
+        """(sum of one chunk in private memory, factor that is still to be applied)."""
+        chunk = self.chunks[index]
+        scratch = self._scratch[chunk.dtype][: chunk.elements]
+        if terms.stacks is not None:
+            torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
+        else:
+            scratch.copy_(terms.rows[0][index])
+            if terms.factors[0] != 1.0:
+                scratch.mul_(terms.factors[0])
+            for row, factor in zip(terms.rows[1:], terms.factors[1:], strict=True):
+                scratch.add_(row[index], alpha=factor)
+        if scratch.dtype == chunk.dtype:
+            return scratch, terms.scale
+        return scratch.mul_(terms.scale).to(chunk.dtype), 1.0
+
+    def sum_of_squares(self, summed: torch.Tensor, scale: float) -> float:
+        """Of the averaged chunk, if it is needed for clipping; else only whether it is finite (0 or NaN)."""
+        wide = accumulator(summed.dtype)
+        if self._max_grad_norm is None:
+            if math.isfinite(float(summed.sum(dtype=wide))) or bool(summed.isfinite().all()):
+                return 0.0
+            return math.nan
+        norm = float(torch.linalg.vector_norm(summed, dtype=wide))
+        if not math.isfinite(norm) and bool(summed.isfinite().all()):
+            norm = float(torch.linalg.vector_norm(summed, dtype=torch.float64))
+        return (norm * scale) ** 2 if math.isfinite(norm) else math.nan
+
+    def culprit(self, index: int, terms: Terms, sealed: Round) -> Contribution | None:
+        """A contribution that is not finite in this chunk. None: all are finite, and their sum overflows."""
+        for contribution, row in zip(sealed.contributions, terms.rows, strict=True):
+            if not bool(row[index].isfinite().all()):
+                return contribution
+        return None
+
+    def clip(self, squares: Iterable[float]) -> float:
+        """The factor by which the whole result is clipped, NaN if it is not finite."""
+        norm = math.sqrt(sum(squares))
+        limit = self._max_grad_norm
+        clip = 1.0 if limit is None else min(1.0, limit / (norm + 1e-6))
+        return clip if math.isfinite(norm) else math.nan
+
+    def chunks_at(self, offset: int) -> list[torch.Tensor]:
+        """The chunks of the vector that lies there."""
+        found = self._vectors.get(offset)
+        if found is None:
+            found = [view(self._memory, c.dtype, offset + c.offset, c.elements * c.dtype.itemsize) for c in self.chunks]
+            self._vectors[offset] = found
+        return found
+
+    def _stacks(self, offsets: list[int]) -> list[torch.Tensor] | None:
+        """The rows as one matrix for each chunk: a full set is summed by one operation instead of one a row."""
+        spacing = offsets[1] - offsets[0] if len(offsets) > 1 else 0
+        if spacing <= 0 or any(b - a != spacing for a, b in pairwise(offsets)):
+            return None
+        key = (offsets[0], spacing, len(offsets))
+        if key not in self._matrices:
+            self._matrices[key] = [
+                self._memory.view(c.dtype).as_strided(
+                    (len(offsets), c.elements),
+                    (spacing // c.dtype.itemsize, 1),
+                    (offsets[0] + c.offset) // c.dtype.itemsize,
+                )
+                for c in self.chunks
+            ]
+        return self._matrices[key]
+
+
+def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:
+    """What goes with a result: which parameters any contributor had a gradient for, and the hyper-parameters."""
+    present, hyper, last = b"", b"", b""
+    for contribution, blob in zip(sealed.contributions, blobs, strict=True):
+        if blob == last and contribution != sealed.hyper_from:
+            continue  # the usual case: all ranks say the same
+        last = blob
+        mask, own_hyper = split_meta(blob)
+        present = mask if not present else bytes(a | b for a, b in zip(present, mask, strict=True))
+        if contribution == sealed.hyper_from:
+            hyper = own_hyper
+    return join_meta(present, hyper)
+
+
+def join_meta(present: bytes, hyper: bytes) -> bytes:
+    """One blob of both."""
+    return len(present).to_bytes(4, "little") + present + hyper
+
+
+def split_meta(blob: bytes) -> tuple[bytes, bytes]:
+    """The inverse of `join_meta`."""
+    end = 4 + int.from_bytes(blob[:4], "little")
+    return blob[4:end], blob[end:]
+
+
+def average_buffers(buffers: Sequence[torch.Tensor], rows: Sequence[Sequence[torch.Tensor]]) -> None:
+    """Mean of what floats; maximum of what counts (`num_batches_tracked`). Same bits on every rank."""
+    for index, mine in enumerate(buffers):
+        if mine.is_floating_point():
+            wide = torch.zeros(mine.shape, dtype=torch.float64)
+            for row in rows:
+                wide += row[index]
+            mine.copy_(wide / len(rows))
+        elif not mine.is_complex():
+            most = rows[0][index].clone()
+            for row in rows[1:]:
+                most = torch.maximum(most, row[index])
+            mine.copy_(most)

@@ -1,0 +1,124 @@
+"""Simulated ranks that are plain functions, each in a thread of its own. Only who has the baton runs.
+
+Owns the baton and what a process would have to itself: environment variables and random generators are changed over
+with it, so that a rank finds them as it left them. Between two waits a thread runs undisturbed, and the order of all is
+the clock's: a run is as deterministic as with coroutines.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import torch
+
+from outpace.engines.virtual.clock import Clock, Request, Task
+
+T = TypeVar("T")
+
+_UNWIND_S = 5.0
+
+
+class Killed(BaseException):
+    """Raised inside a thread whose simulated rank was ended from outside."""
+
+
+class ThreadTask(Task):
+    """A function on the clock."""
+
+    def __init__(self, clock: Clock, function: Callable[[], None], environment: dict[str, str]) -> None:
+        super().__init__(clock, _nothing())
+        self._surroundings = Surroundings(environment)
+        self._function = function
+        self._thread: threading.Thread | None = None
+        self._turn = threading.Semaphore(0)  # the thread may run
+        self._back = threading.Semaphore(0)  # the clock may run
+        self._request: Request | None = None  # None: the function has returned
+        self._raised: BaseException | None = None
+
+    def drive(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine to its end from within the thread, giving the baton back whenever it is suspended."""
+        while True:
+            try:
+                self._request = coroutine.send(None)
+            except StopIteration as end:
+                return end.value  # type: ignore[no-any-return]
+            self._back.release()
+            self._turn.acquire()
+            if self.is_over:
+                coroutine.close()
+                raise Killed
+
+    def kill(self) -> None:
+        """Ends the thread where it is suspended, and waits until it has unwound."""
+        super().kill()
+        if self._thread is not None and self._thread.is_alive():
+            self._turn.release()
+            self._thread.join(_UNWIND_S)  # one that does not wait but computes ends at its next step
+
+    def _advance(self) -> Request:
+        with self._surroundings:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="simulated rank", daemon=True)
+                self._thread.start()
+            else:
+                self._turn.release()
+            self._back.acquire()
+        if self._raised is not None:
+            raise self._raised
+        if self._request is None:
+            raise StopIteration
+        return self._request
+
+    def _run(self) -> None:
+        try:
+            self._function()
+        except Killed:
+            return
+        except BaseException as error:
+            self._raised = error
+        self._request = None
+        self._back.release()
+
+
+class Surroundings:
+    """What belongs to a process, for a thread that shares one: put in place on entry, kept for later on exit."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._environment = environment
+        self._generators = _generators()
+
+    def __enter__(self) -> None:
+        self._outer = (_generators(), {key: os.environ.get(key) for key in self._environment})
+        os.environ.update(self._environment)
+        _set_generators(self._generators)
+
+    def __exit__(self, *_: object) -> None:
+        generators, environment = self._outer
+        self._generators = _generators()
+        _set_generators(generators)
+        for key, value in environment.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+def _generators() -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    return torch.get_rng_state(), random.getstate(), None if numpy is None else numpy.random.get_state()
+
+
+def _set_generators(states: tuple[Any, ...]) -> None:
+    torch.set_rng_state(states[0])
+    random.setstate(states[1])
+    if states[2] is not None:
+        sys.modules["numpy"].random.set_state(states[2])
+
+
+async def _nothing() -> None:
+    """The body of a task that is a thread."""

@@ -1,0 +1,188 @@
+"""Simulated ranks with real weights: true gradients, true staleness, in simulated time.
+
+Owns the memory in which they meet: rows, results, snapshots and buffers, as in a real arena, but in one process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any
+
+import torch
+
+from outpace.engines.base import Contents, Replica, Result, Work
+from outpace.engines.replicas import ReplicaEngine, T
+from outpace.engines.sums import RowSums, average_buffers, join_meta, merged_meta, split_meta
+from outpace.engines.virtual.clock import Waiters, sleep
+from outpace.engines.virtual.engine import Pace, VirtualEngine
+from outpace.engines.virtual.world import World
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.round import Round
+from outpace.protocol.rules import Rules
+from outpace.vector import VectorLayout
+
+OVERDUE_NS = 100_000_000  #: a snapshot due for so long while a rank waits is written by that rank
+
+Driver = Callable[[Coroutine[Any, Any, Any]], Any]
+
+
+class SharedTensors:
+    """What lies in the memory all simulated ranks share. Pages that nobody writes cost nothing."""
+
+    def __init__(self, vector: VectorLayout, rules: Rules, max_grad_norm: float | None = None) -> None:
+        self.vector = vector
+        self.snapshots: dict[int, Contents] = {}
+        self.buffers: dict[tuple[int, int], list[torch.Tensor]] = {}  #: (place, rank) -> a rank's model buffers
+        self._world = rules.world
+        self._memory = torch.zeros((2 * rules.world + Ledger(rules).slots) * vector.nbytes, dtype=torch.uint8)
+        self._sums = RowSums(self._memory, vector.chunks(), rules.normalise, max_grad_norm)
+        self._row_metas: dict[tuple[int, int], bytes] = {}
+        self._slot_metas: dict[int, bytes] = {}
+        self._views: dict[int, list[torch.Tensor]] = {}
+
+    def row(self, rank: int, row: int) -> list[torch.Tensor]:
+        """A rank's row as tensors shaped like the parameters."""
+        return self._vector_at(self._row_at(rank, row))
+
+    def describe_row(self, rank: int, row: int, present: bytes, hyper: bytes) -> None:
+        """What goes with a row: which parameters had gradients, and the hyper-parameters."""
+        self._row_metas[rank, row] = join_meta(present, hyper)
+
+    def copy_of_row(self, rank: int, row: int) -> tuple[torch.Tensor, bytes]:
+        """A row and what goes with it."""
+        at = self._row_at(rank, row)
+        return self._memory[at : at + self.vector.nbytes].clone(), self._row_metas[rank, row]
+
+    def put_row(self, rank: int, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
+        """The inverse of `copy_of_row`."""
+        at = self._row_at(rank, row)
+        self._memory[at : at + self.vector.nbytes].copy_(copy[0])
+        self._row_metas[rank, row] = copy[1]
+
+    def result(self, record: Round) -> Result:
+        """A round's result, read in place."""
+        present, hyper = split_meta(self._slot_metas[record.slot])
+        return Result(record, self._vector_at(self._slot_at(record.slot)), present, hyper)
+
+    def reduce(self, sealed: Round) -> Event:
+        """Sums the rows of a sealed round into its slot."""
+        sums = self._sums
+        terms = sums.terms(sealed, [self._row_at(c.rank, c.row) for c in sealed.contributions])
+        squares = []
+        for index, place in enumerate(sums.chunks_at(self._slot_at(sealed.slot))):
+            summed, scale = sums.sum(index, terms)
+            squares.append(sums.sum_of_squares(summed, scale))
+            bad = None if math.isfinite(squares[-1]) else sums.culprit(index, terms, sealed)
+            if bad is not None:
+                return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
+            torch.mul(summed, scale, out=place)
+        metas = (self._row_metas[c.rank, c.row] for c in sealed.contributions)
+        self._slot_metas[sealed.slot] = merged_meta(sealed, metas)
+        value = sums.clip(squares)
+        return Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value)
+
+    def _row_at(self, rank: int, row: int) -> int:
+        return (row * self._world + rank) * self.vector.nbytes
+
+    def _slot_at(self, slot: int) -> int:
+        return (2 * self._world + slot) * self.vector.nbytes
+
+    def _vector_at(self, offset: int) -> list[torch.Tensor]:
+        if offset not in self._views:
+            self._views[offset] = self.vector.views(self._memory[offset : offset + self.vector.nbytes])
+        return self._views[offset]
+
+
+class TrainingEngine(VirtualEngine, ReplicaEngine):
+    """A simulated rank with a replica of its own."""
+
+    def __init__(
+        self,
+        world: World,
+        tensors: SharedTensors,
+        rank: int,
+        replica: Replica,
+        pace: Pace,
+        driver: Driver | None = None,
+    ) -> None:
+        super().__init__(rank, world.ledger.rules, replica)
+        self._world = world
+        self._tensors = tensors
+        self._pace = pace
+        self._driver = driver
+        self._overdue: tuple[int, int] = (-1, 0)  # version of the latest snapshot, and since when another is due
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Runs a call for a rank that is a thread, not a coroutine."""
+        if self._driver is None:
+            raise RuntimeError("this simulated rank is a coroutine: await its calls")
+        result: T = self._driver(coroutine)
+        return result
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def _position(self) -> int:
+        return self._world.position
+
+    async def _deposit(self, row: int, work: Work) -> None:
+        present, hyper = self._replica.deposit(self._tensors.row(self.rank, row), work)
+        self._tensors.describe_row(self.rank, row, present, hyper)
+        await sleep(self._world.arrive_ns)
+
+    async def _apply(self, record: Round) -> None:
+        await sleep(self._pace.apply_ns)
+        if self.ledger.completed.get(record.number) is record:
+            self._replica.apply(self._tensors.result(record))
+
+    # -- checkpoints -----------------------------------------------------------------------------------------------
+
+    def pending(self) -> list[dict[str, Any]]:
+        """Copies of this rank's rows that no round has taken in yet."""
+        found = []
+        for c in self.ledger.pending(self.rank):
+            row, meta = self._tensors.copy_of_row(self.rank, c.row)
+            found.append({"version": c.version, "samples": c.samples, "row": row, "meta": meta})
+        return found
+
+    async def give_again(self, pending: dict[str, Any]) -> None:
+        """Contributes a row that `pending` copied."""
+        row = await self._free_row()
+        self._tensors.put_row(self.rank, row, (pending["row"], pending["meta"]))
+        self._arrive(row, pending["version"], pending["samples"])
+
+    # -- snapshots and buffers -------------------------------------------------------------------------------------
+
+    async def _save(self, buffer: int, position: int) -> None:
+        captured = self._replica.capture()
+        self._tensors.snapshots[buffer] = Contents([t.clone() for t in captured.tensors], captured.plain)
+        await sleep(self._pace.apply_ns)
+
+    def _saved(self, buffer: int, position: int) -> None:
+        """The log is a list that nobody cuts."""
+
+    def _load(self, buffer: int) -> Contents | None:
+        saved = self._tensors.snapshots[buffer]
+        return Contents([t.clone() for t in saved.tensors], saved.plain)
+
+    def _leave_buffers(self, place: int) -> None:
+        self._tensors.buffers[place, self.rank] = [b.clone() for b in self._replica.buffers()]
+
+    def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
+        average_buffers(self._replica.buffers(), [self._tensors.buffers[place, rank] for rank in sorted(ranks)])
+
+    async def _park(self, waiters: Waiters) -> None:
+        """Writes an overdue snapshot while it waits: who lags may be waiting for it, and we for that rank."""
+        if not self._snapshot_is_due():
+            self._overdue = (-1, 0)
+            return await super()._park(waiters)
+        latest, now = self._snapshot_version(), self._world.clock.now_ns
+        version, since = self._overdue
+        if version == latest and now - since >= OVERDUE_NS:
+            return await self._write_snapshot()
+        if version != latest:
+            self._overdue = (latest, now)
+            self._world.clock.after(OVERDUE_NS, lambda: self._world.clock.wake(waiters))
+        return await super()._park(waiters)

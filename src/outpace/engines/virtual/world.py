@@ -1,0 +1,152 @@
+"""The simulated world: one log, one ledger and the time, for all ranks of a job.
+
+Owns what no single rank does: a sealed round is complete when its reduction would be, a grace ends when it is over, a
+death is noticed a while after it happened, and whoever waits for any of it is woken. Every decision is the ledger's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol
+
+from outpace.engines.virtual.clock import Clock, Waiters
+from outpace.engines.virtual.network import Network
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.round import Round
+
+PROBE_NS = 100_000_000  #: how long after it a death is noticed, as on a real machine
+
+_RECORD = struct.Struct("<8q2d")
+
+
+class Reducer(Protocol):
+    """Makes the result of a sealed round."""
+
+    def reduce(self, sealed: Round) -> Event:
+        """The event that is due when the reduction is over: done, or a contribution refused."""
+
+
+class World:
+    """What all ranks of one simulated job share."""
+
+    def __init__(
+        self, clock: Clock, ledger: Ledger, network: Network, payload_bytes: int, reducer: Reducer | None = None
+    ) -> None:
+        self.clock = clock
+        self.ledger = ledger
+        self.network = network
+        self.payload_bytes = payload_bytes
+        self.position = 0  #: how many events the log has
+        self.on_event: list[Callable[[Event, str], None]] = []  #: told of each event and what it did
+        world = ledger.rules.world
+        self._reducer = reducer
+        self._hash = hashlib.blake2b(digest_size=16)
+        self._arrive_ns = network.arrive_ns(world, payload_bytes)
+        self._notice_ns = round(network.notice_s(world) * 1e9)
+        self._reducing: tuple[int, int] = (-1, 0)  # the attempt whose end is planned
+        self._graced: tuple[int, int] = (-1, 0)  # round and deadline whose seal is planned
+        self._complete = 0
+        self._by_version: dict[int, Waiters] = {}  # woken when so many rounds are complete
+        self._for_news: Waiters = []
+        self._seen: tuple[object, ...] = ()
+
+    @property
+    def arrive_ns(self) -> int:
+        """From a rank's gradients being ready until its arrival is in the log."""
+        return self._arrive_ns
+
+    @property
+    def digest(self) -> str:
+        """A hash of the log so far, times included: equal for equal runs, on every machine."""
+        return self._hash.hexdigest()
+
+    # -- what ranks call -------------------------------------------------------------------------------------------
+
+    def append(self, event: Event) -> str:
+        """Adds an event to the log, and lets everything follow from it that follows at once."""
+        event = Event(*event[:-1], self.clock.now_ns)
+        self._hash.update(_RECORD.pack(*event[:7], event.time_ns, event.samples, event.value))
+        self.position += 1
+        reason = self.ledger.apply(event)
+        for told in self.on_event:
+            told(event, reason)
+        self._react()
+        return reason
+
+    def completion(self, version: int) -> Waiters:
+        """Where to wait until so many rounds are complete."""
+        return self._by_version.setdefault(version, [])
+
+    def news(self) -> Waiters:
+        """Where to wait until something happened that is not just one more arrival."""
+        self._seen = self._news()
+        return self._for_news
+
+    def died(self, rank: int, incarnation: int) -> None:
+        """A rank's incarnation has ended without a word. The others notice after a while."""
+        self.clock.after(PROBE_NS, partial(self._bury, Event(Kind.DEAD, rank, incarnation)))
+
+    # -- what follows ----------------------------------------------------------------------------------------------
+
+    def _react(self) -> None:
+        ledger = self.ledger
+        sealed = ledger.reducing
+        if sealed is not None:
+            if self._reducing != (sealed.number, sealed.attempt):
+                self._plan_end(sealed)
+        elif ledger.met_ns is not None:
+            self._plan_seal()
+        complete = ledger.complete
+        if complete != self._complete:
+            self._wake_until(complete)
+        if self._for_news and self._news() != self._seen:
+            self.clock.wake(self._for_news, self._notice_ns)
+
+    def _plan_end(self, sealed: Round) -> None:
+        self._reducing = (sealed.number, sealed.attempt)
+        ranks = (c.rank for c in sealed.contributions)
+        cost = self.network.reduce_ns(self.ledger.rules.world, ranks, self.payload_bytes)
+        self.clock.after(cost, partial(self._end, self._reducing))
+
+    def _end(self, attempt: tuple[int, int]) -> None:
+        sealed = self.ledger.reducing
+        if sealed is None or (sealed.number, sealed.attempt) != attempt:
+            return
+        if self._reducer is not None:
+            self.append(self._reducer.reduce(sealed))
+        else:
+            self.append(Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=1.0))
+
+    def _plan_seal(self) -> None:
+        deadline = self.ledger.deadline_ns
+        if deadline is not None and self._graced != (self.ledger.round, deadline):
+            self._graced = (self.ledger.round, deadline)
+            seal = Event(Kind.SEAL, 0, round=self.ledger.round)
+            self.clock.at(deadline, partial(self.append, seal))
+
+    def _bury(self, death: Event) -> None:
+        self.append(death)
+        if self.ledger.below_quorum:  # no round will come any more, and whoever waits must learn it
+            for waiters in (*self._by_version.values(), self._for_news):
+                self.clock.wake(waiters, self._notice_ns)
+
+    def _wake_until(self, complete: int) -> None:
+        """A resume may have left numbers out, so that all below are woken, not only the next."""
+        if complete - self._complete == 1:
+            due = [complete] if complete in self._by_version else []
+        else:
+            due = sorted(version for version in self._by_version if version <= complete)
+        self._complete = complete
+        for version in due:
+            self.clock.wake(self._by_version.pop(version), self._notice_ns)
+
+    def _news(self) -> tuple[object, ...]:
+        """What those who wait for something else than a round care about."""
+        ledger = self.ledger
+        members = len(ledger.open.unfinished)
+        latest = ledger.snapshots.latest
+        return ledger.started, ledger.complete, ledger.sync.generation, latest, ledger.ended, members
