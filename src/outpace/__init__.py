@@ -3,7 +3,7 @@
     face          DistributedOptimizer, the `outpace` command, reports
     strategies    one short file per algorithm
     protocol      pure: who is in which round, as the fold of a log
-    engines       local (shared memory on one machine)
+    engines       local (shared memory on one machine), virtual (simulated time)
 
 Each layer knows only the one below it.
 """
@@ -18,7 +18,9 @@ from outpace.errors import (
     TimedOut,
 )
 from outpace.launch import spawn
+from outpace.observe.record import record
 from outpace.optimizer import DistributedOptimizer
+from outpace.simulation.own_loop import simulate
 from outpace.strategies import Eager, Strategy
 
 __version__ = "0.1.0"
@@ -34,5 +36,7 @@ __all__ = [
     "RankFailed",
     "Strategy",
     "TimedOut",
+    "record",
+    "simulate",
     "spawn",
 ]

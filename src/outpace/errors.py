@@ -47,6 +47,10 @@ class ParametersChanged(OutpaceError):
     """Parameters were added or removed after construction."""
 
 
+class TraceInvalid(OutpaceError):
+    """What should be a recorded trace is something else, or nothing of it can be read."""
+
+
 class InvalidRules(OutpaceError, ValueError):
     """A strategy was given a value it cannot work with."""
 

@@ -11,17 +11,18 @@ import os
 import sys
 import weakref
 
-from outpace.engines.local.engine import LocalEngine
+from outpace.engines.replicas import ReplicaEngine
+from outpace.observe import recorder
 
-_open: weakref.WeakSet[LocalEngine] = weakref.WeakSet()
+_open: weakref.WeakSet[ReplicaEngine] = weakref.WeakSet()
 
 
-def watch(engine: LocalEngine) -> None:
+def watch(engine: ReplicaEngine) -> None:
     """Cares for this engine at the end of the process."""
     _open.add(engine)
 
 
-def forget(engine: LocalEngine) -> None:
+def forget(engine: ReplicaEngine) -> None:
     """The engine was ended properly."""
     _open.discard(engine)
 
@@ -38,3 +39,4 @@ def end_all() -> None:
             engine.leave()
         engine.close()
         forget(engine)
+    recorder.close_all()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NoReturn
 
@@ -10,14 +11,17 @@ import torch
 from torch.optim import Optimizer
 
 from outpace import lifetimes
-from outpace.engines.base import Ticket, Work, run
-from outpace.engines.local.engine import LocalEngine
+from outpace.engines.base import Ticket, Work
 from outpace.engines.local.open import open_local
+from outpace.engines.replicas import ReplicaEngine
 from outpace.environment import whereami
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
 from outpace.microbatches import MicrobatchRound, rounds_of
+from outpace.observe.recorder import LogDir
+from outpace.observe.run_trace import RunTrace
 from outpace.observe.stats import Stats, stats_of
 from outpace.replica import OptimizerReplica, RoundHook
+from outpace.simulation.own_loop import simulated_rank
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name
 
@@ -41,6 +45,7 @@ class DistributedOptimizer(Optimizer):
     max_grad_norm: clips the averaged gradient, the same on all ranks.
     timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
     on_round: called with the round's record each time this replica has applied one.
+    log_dir: where to record this rank's steps and rounds, for `outpace trace`. Simulated ranks record nothing.
 
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> with DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), strategy="eager-solo") as optimizer:
@@ -60,6 +65,7 @@ class DistributedOptimizer(Optimizer):
         max_grad_norm: float | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_round: RoundHook | None = None,
+        log_dir: LogDir | None = None,
     ) -> None:
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DistributedOptimizer):
             raise OutpaceError(f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}")
@@ -68,13 +74,14 @@ class DistributedOptimizer(Optimizer):
         self.inner = optimizer
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
         self._strategy = by_name(strategy)
-        self._replica = OptimizerReplica(optimizer, model, on_round)
+        self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round)
+        self._replica = OptimizerReplica(optimizer, model, self._trace.on_round)
         self._finished = False
         self._last = Ticket(0, 0, False, "nothing contributed yet")
         self._steps = 0
         self._round: MicrobatchRound | None = None
         self._engine = _open(engine, self._replica, self._strategy, max_grad_norm, timeout_s)
-        lifetimes.watch(self._engine)
+        self._trace.start(self._engine, self._replica.parameters, strategy)
 
     # -- being an optimizer ----------------------------------------------------------------------------------------
 
@@ -111,11 +118,13 @@ class DistributedOptimizer(Optimizer):
         Waits for the strategy's quorum if this contribution is on time, and for nobody if it is late. `samples` is
         the size of the mini-batch, for strategies that normalise by it.
         """
+        ready = time.monotonic_ns()
         self._refuse_closure(closure)
         self._check_usable("step")
         work = self._work(samples)
-        self._last = run(self._strategy.step(self._engine, work))
+        self._last = self._engine.run(self._strategy.step(self._engine, work))
         self._steps += 1
+        self._trace.step(ready, self._last, work.samples)
         if not self._last.waits:
             log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
 
@@ -143,15 +152,17 @@ class DistributedOptimizer(Optimizer):
         Load the model's weights first. A checkpoint of the plain inner optimizer is accepted too.
         """
         self._check_usable("load_state_dict")
+        began = time.monotonic_ns()
         position = state_dict.get("outpace")
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
         if position is not None:
             self._replica.hyper = position["hyper"].encode()
             self._steps = position["steps"]
             self._engine.resume_steps(position["steps"])
-        run(self._engine.synchronize(resume_round=0 if position is None else position["version"]))
+        self._engine.run(self._engine.synchronize(resume_round=0 if position is None else position["version"]))
         for pending in [] if position is None else position["pending"]:
-            run(self._engine.give_again(pending))
+            self._engine.run(self._engine.give_again(pending))
+        self._trace.synchronized(began)
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
 
@@ -177,7 +188,9 @@ class DistributedOptimizer(Optimizer):
         """Brings all ranks to one version with equal weights, optimizer state and buffers: before evaluation or a
         checkpoint. Waits for every rank that has not finished, and flushes what was carried."""
         self._check_usable("synchronize")
-        run(self._engine.synchronize())
+        began = time.monotonic_ns()
+        self._engine.run(self._engine.synchronize())
+        self._trace.synchronized(began)
 
     def finish(self) -> None:
         """Ends this rank's training: leaves the quorum at once, then applies the others' rounds until all have
@@ -185,10 +198,12 @@ class DistributedOptimizer(Optimizer):
         if self._finished:
             return
         self._check_usable("finish")
-        run(self._engine.finish())
+        began = time.monotonic_ns()
+        self._engine.run(self._engine.finish())
         self._finished = True
         lifetimes.forget(self._engine)
         self._engine.close()
+        self._trace.close(began)
 
     @property
     def stats(self) -> Stats:
@@ -209,6 +224,7 @@ class DistributedOptimizer(Optimizer):
             self._finished = True
             lifetimes.forget(self._engine)
             self._engine.close()
+            self._trace.close()
 
     def __reduce__(self) -> NoReturn:
         """Refused: a copy would be a second rank of the same number."""
@@ -267,13 +283,19 @@ class DistributedOptimizer(Optimizer):
 
 def _open(
     engine: str, replica: OptimizerReplica, chosen: Strategy, max_grad_norm: float | None, timeout_s: float
-) -> LocalEngine:
+) -> ReplicaEngine:
     place = whereami()
     if engine not in ("auto", "local"):
         raise InvalidRules(f'engine={engine!r} is unknown; choose "auto" or "local"')
+    rules = chosen.rules(place.world)
+    simulated = simulated_rank()
+    if simulated is not None:
+        return simulated.open(replica, rules, max_grad_norm)
     if not place.is_one_host:
         raise OutpaceError(
             f"this job has {place.world} ranks, {place.local_world} of them on this machine. outpace trains on one "
             "machine so far: start all ranks with one torchrun"
         )
-    return open_local(replica, chosen.rules(place.world), place, max_grad_norm, timeout_s)
+    opened = open_local(replica, rules, place, max_grad_norm, timeout_s)
+    lifetimes.watch(opened)
+    return opened

@@ -30,7 +30,7 @@ def complaint(capsys, *argv):
         (["demo", "--imbalance", "random:k=9"], "k=9 ranks cannot be delayed in a world of 8"),
         (["demo", "--strategies", "ddp,eager-sole"], "no strategy is called 'eager-sole'; did you mean eager-solo"),
         (["demo", "--strategies", "eager:quorum=9"], "quorum=9 is larger than the world of 8 ranks"),
-        (["demo", "--strategies", ","], "argument --strategies: at least one name is needed"),
+        (["demo", "--strategies", ","], "argument --strategies/--strategy: at least one name is needed"),
         (["demo", "--seed", "x"], "argument --seed: invalid int value: 'x'"),
         (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
         (["dem"], "invalid choice: 'dem'"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import json
+import math
 import os
 import random
 import time
@@ -131,6 +133,18 @@ def pending_survives(path: str, load: bool) -> tuple[list[list[float]], int]:
         time.sleep(0.001)  # nobody may flush before all have saved
     counter.opt.finish()
     return counter.counts(), len(state["outpace"]["pending"])
+
+
+def refused_whole() -> tuple[float, list[float]]:
+    """Every rank's last gradient is refused, and no learning rate comes with the round."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    with outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=0.0), "allreduce:max_staleness=1") as opt:
+        for lr in range(1, 8):
+            opt.param_groups[0]["lr"] = float(lr)
+            weight.grad = torch.full((2,), math.nan if lr == 7 else 1.0)
+            opt.step()
+        used = json.loads(opt._replica.hyper)[0]["lr"]
+    return used, weight.tolist()
 
 
 def wait_for_version(opt: outpace.DistributedOptimizer, version: int) -> None:

@@ -71,6 +71,10 @@ def test_a_contribution_that_is_not_finite_is_refused_and_attributed(value):
     assert [r.dropped for r in results[0][1].ranks] == [0, 1, 0]
 
 
+def test_a_round_that_was_refused_whole_keeps_the_last_hyper_parameters():
+    assert outpace.spawn(features.refused_whole, 2) == [(6.0, [-21.0, -21.0])] * 2
+
+
 def test_a_sum_that_overflows_makes_the_round_void_for_everybody():
     results = outpace.spawn(features.poisoned, 3, (1e38, "allreduce", 5))
     assert same([tuple(w) for w, _ in results]) == (-4.0,) * 4

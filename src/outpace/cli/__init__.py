@@ -8,9 +8,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from outpace.cli import demo
+from outpace.cli import advise, demo, simulate, trace
 from outpace.cli.parser import OneLineParser
-from outpace.errors import InvalidRules, OutpaceError, UnknownName
+from outpace.errors import InvalidRules, OutpaceError, TraceInvalid, UnknownName
 
 INTERRUPTED = 130  #: what shells expect after Ctrl-C
 
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (InvalidRules, UnknownName) as error:
+    except (InvalidRules, TraceInvalid, UnknownName) as error:
         return _complain(arguments.command, error, 2)
     except OutpaceError as error:
         return _complain(arguments.command, error, 1)
@@ -39,6 +39,9 @@ def _parser() -> OneLineParser:
     parser.add_argument("--version", action="version", version=f"outpace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     demo.add(commands)
+    simulate.add(commands)
+    trace.add(commands)
+    advise.add(commands)
     return parser
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
+from outpace.cli.comparison import ComparisonBase, replay
 from outpace.workloads.hyperplane import Hyperplane
 from outpace.workloads.systems import DDP
 from outpace.workloads.trial import Outcome, Settings
@@ -20,13 +18,8 @@ TITLES = {DDP: "torch DDP (Gloo)"}  #: systems whose name does not say what they
 
 
 @dataclass
-class Comparison:
-    """The systems that are compared, and what came of those that ran."""
-
-    settings: Settings
-    systems: list[str]
-    outcomes: list[Outcome] = field(default_factory=list)
-    interrupted: bool = False
+class Comparison(ComparisonBase[Settings, Outcome]):
+    """Systems that trained on this machine."""
 
     def speedup(self, outcome: Outcome) -> float | None:
         """How many times faster than DDP; None if DDP did not run."""
@@ -34,16 +27,9 @@ class Comparison:
         return None if ddp is None else ddp.seconds / outcome.seconds
 
     def command(self) -> str:
-        """What repeats this run. Options that have their default are left out, except the seed."""
-        words = ["outpace", "demo"]
-        for option in fields(Settings):
-            value = getattr(self.settings, option.name)
-            if value != option.default or option.name == "seed":
-                text = f"{value:g}" if isinstance(value, float) else str(value)
-                words += [f"--{option.name.replace('_', '-')}", text]
-        if tuple(self.systems) != SYSTEMS:
-            words += ["--strategies", ",".join(self.systems)]
-        return shlex.join(words)
+        """What repeats this run."""
+        others = {} if tuple(self.systems) == SYSTEMS else {"strategies": ",".join(self.systems)}
+        return replay("demo", self.settings, Settings(), **others)
 
 
 def title(system: str) -> str:
@@ -53,14 +39,9 @@ def title(system: str) -> str:
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """Everything that was measured, in plain values."""
-    from outpace import __version__
-
     task = Hyperplane(comparison.settings.seed)
     return {
-        "outpace": __version__,
-        "command": comparison.command(),
-        "settings": asdict(comparison.settings),
-        "interrupted": comparison.interrupted,
+        **comparison.header(),
         "untrained_loss": task.held_out_loss(task.model()),
         "noise_floor": task.noise_floor(),
         "systems": [_system_json(comparison, outcome) for outcome in comparison.outcomes],
@@ -90,17 +71,7 @@ def _system_json(comparison: Comparison, outcome: Outcome) -> dict[str, Any]:
 
 def print_report(comparison: Comparison) -> None:
     """The table and what its columns mean, on standard output."""
-    console = Console(highlight=False)
-    if comparison.interrupted:
-        count = f"{len(comparison.outcomes)} of {len(comparison.systems)} systems ran to their end"
-        console.print(f"Interrupted: {count}.", style="yellow")
-    if not comparison.outcomes:
-        return
-    console.print()
-    console.print(_table(comparison))
-    console.print(_notes(comparison))
-    # Not wrapped, so that it can be copied whole.
-    console.print(Text.assemble(("repeat      ", "bold"), comparison.command()), soft_wrap=True)
+    comparison.print_report("systems", lambda _: _table(comparison), lambda: _notes(comparison))
 
 
 def _table(comparison: Comparison) -> Table:
@@ -124,10 +95,10 @@ def _table(comparison: Comparison) -> Table:
     return table
 
 
-def _notes(comparison: Comparison) -> Table:
+def _notes(comparison: Comparison) -> dict[str, str]:
     s, task = comparison.settings, Hyperplane(comparison.settings.seed)
     dropped = sum(o.dropped for o in comparison.outcomes)
-    notes = {
+    return {
         "computing": "is emulated by a sleep, because the ranks share this machine's cores "
         f"({s.ranks} ranks, {os.cpu_count()} cores). "
         f"A step makes its real data and forward pass, sleeps until {s.compute_ms:g} ms have passed (longer if it is "
@@ -140,9 +111,3 @@ def _notes(comparison: Comparison) -> Table:
         "late": "share of contributions taken in by a later round than the one they were computed for; "
         f"{dropped or 'none'} dropped",
     }
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(style="bold", no_wrap=True)
-    grid.add_column()
-    for name, text in notes.items():
-        grid.add_row(name, text)
-    return grid

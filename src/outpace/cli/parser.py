@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 import math
-from typing import NoReturn
+import shutil
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -26,15 +29,23 @@ def at_least_one(text: str) -> int:
     return number
 
 
-def milliseconds(text: str) -> float:
-    """A duration, 0 or more."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of milliseconds, 0 or more")
-    return number
+def quantity(unit: str) -> Callable[[str], float]:
+    """What parses a number of this unit, 0 or more."""
+
+    def parse(text: str) -> float:
+        try:
+            number = float(text)
+        except ValueError:
+            number = -1.0
+        if not 0 <= number < math.inf:
+            raise argparse.ArgumentTypeError(f"{text!r} must be a number of {unit}, 0 or more")
+        return number
+
+    return parse
+
+
+milliseconds = quantity("milliseconds")
+megabytes = quantity("megabytes")
 
 
 def name_list(text: str) -> list[str]:
@@ -52,3 +63,46 @@ def name_list(text: str) -> list[str]:
     if not names:
         raise argparse.ArgumentTypeError("at least one name is needed")
     return names
+
+
+def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[str], **helps: str) -> None:
+    """The options that comparisons share. `usual` has their defaults, `helps` what some of them mean here."""
+    option = parser.add_argument
+    option("--ranks", type=at_least_one, default=usual.ranks, metavar="N", help=f"{helps['ranks']} (%(default)s)")
+    option("--steps", type=at_least_one, default=usual.steps, metavar="N", help=f"{helps['steps']} (%(default)s)")
+    option(
+        "--compute-ms",
+        type=milliseconds,
+        default=usual.compute_ms,
+        metavar="MS",
+        help=f"{helps['compute']} (%(default)g)",
+    )
+    option(
+        "--imbalance",
+        default=usual.imbalance,
+        metavar="MODEL",
+        help="who is slower and by how much, or none (%(default)s)",
+    )
+    option(
+        "--strategies",
+        "--strategy",
+        type=name_list,
+        action="extend",
+        metavar="NAMES",
+        help=f"{helps['strategies']} ({','.join(systems)})",
+    )
+    option("--seed", type=int, default=usual.seed, metavar="N", help=f"{helps['seed']} (%(default)s)")
+    option("--json", action="store_true", help="print one JSON document instead of a table")
+
+
+def paragraph(text: str, first: str = "", others: str = "") -> str:
+    """Wrapped for help texts that are not wrapped again, with what the first line and the others begin with."""
+    columns = shutil.get_terminal_size().columns - 2  # as argparse has it
+    return textwrap.fill(" ".join(text.split()), columns, initial_indent=first, subsequent_indent=others)
+
+
+def listing(title: str, rows: Iterable[tuple[str, str]]) -> str:
+    """Names with a line about each, for help texts that are not wrapped again."""
+    pairs = list(rows)
+    width = max(len(name) for name, _ in pairs) + 2
+    return "\n".join([f"{title}:", *(paragraph(text, f"  {name:{width}}", " " * (width + 2)) for name, text in pairs)])

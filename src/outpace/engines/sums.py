@@ -140,6 +140,11 @@ def split_meta(blob: bytes) -> tuple[bytes, bytes]:
     return blob[4:end], blob[end:]
 
 
+def meta_of(record: Round, blob: bytes) -> tuple[bytes, bytes]:
+    """What goes with a round's result. One that was refused whole has none: its slot still holds an older round's."""
+    return split_meta(blob) if record.contributions else (b"", b"")
+
+
 def average_buffers(buffers: Sequence[torch.Tensor], rows: Sequence[Sequence[torch.Tensor]]) -> None:
     """Mean of what floats; maximum of what counts (`num_batches_tracked`). Same bits on every rank."""
     for index, mine in enumerate(buffers):

@@ -6,10 +6,14 @@ from typing import Protocol
 
 
 class Imbalance(Protocol):
-    """A delay for every rank at every step.
+    """How long every rank computes at every step.
 
-    A pure function: ranks that ask with the same arguments get the same answer, so nobody has to tell the others.
+    A pure function: whoever asks with the same arguments gets the same answer, in whatever order and on whatever rank,
+    so nobody has to tell the others.
     """
 
-    def delay_s(self, rank: int, world: int, step: int) -> float:
-        """Seconds by which this rank is slower at this step of its own. Raises `InvalidRules` in a world too small."""
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        """Seconds this rank computes at this step of its own, where it would take `base_s` undisturbed; never negative.
+
+        Steps count from 0. Raises `InvalidRules` in a world that the model does not fit.
+        """

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from inspect import signature
+from inspect import getdoc, signature
 
 from outpace.imbalance.base import Imbalance
-from outpace.imbalance.models import Balanced, RandomRanks
+from outpace.imbalance.interruptions import Bursts, Pauses
+from outpace.imbalance.noise import ExponentialNoise, GammaNoise, LogNormalNoise, NormalNoise, ParetoNoise
+from outpace.imbalance.ranks import Balanced, RandomRanks, ShiftingSkew, Skew, SlowRanks
+from outpace.imbalance.recorded import Recorded
+from outpace.imbalance.workloads import Lengths, Rollouts
 from outpace.spec import build
 
 IMBALANCES: dict[str, Callable[..., Imbalance]] = {
     "none": Balanced,
     "random": RandomRanks,
+    "skew": Skew,
+    "shifting-skew": ShiftingSkew,
+    "slow": SlowRanks,
+    "normal": NormalNoise,
+    "lognormal": LogNormalNoise,
+    "gamma": GammaNoise,
+    "exponential": ExponentialNoise,
+    "pareto": ParetoNoise,
+    "pauses": Pauses,
+    "bursts": Bursts,
+    "lengths": Lengths,
+    "rollouts": Rollouts,
+    "trace": Recorded,
 }
 
 
 def names() -> list[str]:
     """All imbalance names."""
     return sorted(IMBALANCES)
+
+
+def table() -> list[tuple[str, str]]:
+    """Each name with one line about its model, for those who choose: related models stand together."""
+    return [(name, (getdoc(maker) or "").partition("\n")[0]) for name, maker in IMBALANCES.items()]
 
 
 def imbalance(choice: str | Imbalance, seed: int = 0) -> Imbalance:

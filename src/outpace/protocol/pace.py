@@ -14,6 +14,7 @@ _LAGS = 64
 _INTERVALS = 9
 _DURATIONS = 16
 _RECONSIDER = 8  # rounds
+_CANDIDATES = 32  # quorums that are compared: all of them among so many ranks, evenly spaced ones among more
 
 
 class Pace:
@@ -96,7 +97,7 @@ class Pace:
         depth = min(len(durations) for durations in history)
         rounds = [sorted(durations[-1 - i] for durations in history) for i in range(depth)]
         best, best_rate = 1, -1.0
-        for k in range(1, len(ranks) + 1):
+        for k in _candidates(len(ranks)):
             length = sum(row[k - 1] for row in rounds) / depth
             rate = sum(_usefulness(duration, length) for row in rounds for duration in row)
             if rate > best_rate * (1 + 1e-9):
@@ -125,6 +126,10 @@ class Pace:
         pace._best = tuple(state["best"])
         pace._durations = {int(r): deque(d, maxlen=_DURATIONS) for r, d in state["durations"]}
         return pace
+
+
+def _candidates(ranks: int) -> list[int]:
+    return sorted({1, *(-(-ranks * i // _CANDIDATES) for i in range(1, _CANDIDATES + 1))})
 
 
 def _usefulness(duration: int, length: float) -> float:

@@ -1,6 +1,8 @@
 """Workloads: built-in training tasks, and the loop that trains one under any system on real ranks."""
 
+from outpace.workloads.base import Workload
 from outpace.workloads.hyperplane import Hyperplane
+from outpace.workloads.registry import names, workload
 from outpace.workloads.trial import Outcome, RankOutcome, Settings, run_trial
 
-__all__ = ["Hyperplane", "Outcome", "RankOutcome", "Settings", "run_trial"]
+__all__ = ["Hyperplane", "Outcome", "RankOutcome", "Settings", "Workload", "names", "run_trial", "workload"]

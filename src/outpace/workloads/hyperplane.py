@@ -11,6 +11,7 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 
@@ -44,6 +45,10 @@ class Hyperplane:
         nn.init.zeros_(model.weight)
         nn.init.zeros_(model.bias)
         return model
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Plain SGD, as in the paper."""
+        return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
         """This rank's part of the mini-batch of a step: real work of a few milliseconds, no memory kept."""

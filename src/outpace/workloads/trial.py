@@ -1,8 +1,8 @@
 """A trial: one workload, trained by one system on real ranks. Owns the loop that all systems share, and its clock.
 
 Computing is emulated. Ranks of a demonstration share a few cores, so their real gradients would hold up each other and
-nothing else would be seen. A step therefore makes its real data and real forward pass, sleeps until `compute_ms` have
-passed (and the imbalance's delay, if it is this rank's turn), and then runs its real backward pass.
+nothing else would be seen. A step therefore makes its real data and real forward pass, sleeps until as much time has
+passed as the imbalance makes of `compute_ms` for this rank, and then runs its real backward pass.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import time
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
-import torch
 from torch import nn
 
 from outpace.environment import Place, whereami
 from outpace.errors import RankFailed
 from outpace.imbalance import imbalance
 from outpace.launch import spawn
-from outpace.workloads.hyperplane import LEARNING_RATE, Hyperplane
+from outpace.workloads.base import Workload
+from outpace.workloads.hyperplane import Hyperplane
 from outpace.workloads.systems import system
 
 
@@ -96,7 +96,7 @@ def _train(name: str, settings: Settings, progress: Connection | None) -> RankOu
     report = progress.send if progress is not None and place.rank == 0 else _ignore
     plain = task.model()
     _warm_up(task, plain, place)
-    model, optimizer = chosen.wrap(plain, torch.optim.SGD(plain.parameters(), lr=LEARNING_RATE))
+    model, optimizer = chosen.wrap(plain, task.optimizer(plain))
     stopwatch = _Stopwatch(plain)
     began = time.monotonic()
     for step, due_s in enumerate(_lengths_s(settings, place)):
@@ -141,10 +141,11 @@ class _Stopwatch:
 def _lengths_s(settings: Settings, place: Place) -> list[float]:
     """How long this rank computes at each step."""
     model = imbalance(settings.imbalance, settings.seed)
-    return [settings.compute_ms / 1000 + model.delay_s(place.rank, place.world, step) for step in range(settings.steps)]
+    base_s = settings.compute_ms / 1000
+    return [model.compute_s(place.rank, place.world, step, base_s) for step in range(settings.steps)]
 
 
-def _warm_up(task: Hyperplane, model: nn.Module, place: Place) -> None:
+def _warm_up(task: Workload, model: nn.Module, place: Place) -> None:
     """One gradient that is thrown away, so that no system pays for the first use of memory and kernels."""
     inputs, targets = task.batch(0, place.rank, place.world)
     task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]

@@ -26,7 +26,7 @@ from outpace.engines.local.rendezvous import Meeting
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.engines.local.watch import Watch
 from outpace.engines.replicas import ReplicaEngine, T
-from outpace.engines.sums import RowSums, join_meta, split_meta
+from outpace.engines.sums import RowSums, join_meta, meta_of
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
@@ -144,7 +144,7 @@ class LocalEngine(ReplicaEngine):
             if self.ledger.completed.get(record.number) is not record:
                 return  # no longer kept: the caller adopts a snapshot
             layout = self._memory.layout
-            present, hyper = split_meta(self._memory.read_meta(layout.slot_meta(record.slot)))
+            present, hyper = meta_of(record, self._memory.read_meta(layout.slot_meta(record.slot)))
             self._faults.at("applying", record.number)
             self._replica.apply(Result(record, self._vector_at(layout.slot(record.slot)), present, hyper))
         finally:

@@ -1,9 +1,9 @@
 """The virtual engine: simulated time, one process, thousands of ranks, deterministic from its inputs.
 
-    clock       time, and coroutines that sleep on it
-    network     what communication costs
-    world       one log and ledger for all ranks, and what follows from its events
-    engine      how time passes for one rank; ranks without tensors
-    training    ranks with real weights and gradients
-    threads     ranks that run a user's own plain loop
+clock       time, and coroutines that sleep on it
+network     what communication costs
+world       one log and ledger for all ranks, and what follows from its events
+engine      how time passes for one rank; ranks without tensors
+training    ranks with real weights and gradients
+threads     ranks that run a user's own plain loop
 """

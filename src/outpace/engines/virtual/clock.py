@@ -43,7 +43,8 @@ class Clock:
 
     def after(self, nanoseconds: int, action: Action) -> None:
         """Calls `action` when so much time has passed."""
-        self.at(self.now_ns + nanoseconds, action)
+        self._count += 1
+        heapq.heappush(self._queue, (self.now_ns + nanoseconds, self._count, action))
 
     def run(self, until_ns: int | None = None) -> None:
         """Lets time pass until nothing is left to happen, or until that time. Raises what a task raises."""

@@ -32,9 +32,11 @@ class VirtualEngine(RoundEngine):
     began_ns = 0  #: when it began to compute its current step
     ready_ns = 0  #: when that is done; it computes until then
     waited_ns = 0
+    _waits_since_ns: int | None = None
 
     _world: World
     _pace: Pace
+    _on_the_way_ns = 0  # of a contribution, where it needs no sleep of its own
 
     @property
     def ledger(self) -> Ledger:
@@ -43,15 +45,16 @@ class VirtualEngine(RoundEngine):
 
     @property
     def waited_s(self) -> float:
-        """Simulated seconds this rank has waited for others."""
-        return self.waited_ns / 1e9
+        """Simulated seconds this rank has waited for others; a wait under way counts."""
+        since = self._waits_since_ns
+        return (self.waited_ns + (0 if since is None else self._world.clock.now_ns - since)) / 1e9
 
     async def begin(self, work: Work) -> Ticket:
         """Lets the time of computing pass, then contributes."""
         compute = self._pace.compute_ns(self._steps)
         self.began_ns = self._world.clock.now_ns
         self.ready_ns = self.began_ns + compute
-        await sleep(compute)
+        await sleep(compute + self._on_the_way_ns)
         return await super().begin(work)
 
     def _look(self) -> None:
@@ -61,16 +64,18 @@ class VirtualEngine(RoundEngine):
         return self._world.append(event)
 
     async def _until_complete(self, version: int, purpose: str) -> None:
-        began = self._world.clock.now_ns
+        self._waits_since_ns = began = self._world.clock.now_ns
         while self.ledger.complete < version:
             await self._park(self._world.completion(version))
         self.waited_ns += self._world.clock.now_ns - began
+        self._waits_since_ns = None
 
     async def _until(self, predicate: Callable[[], bool], purpose: str) -> None:
-        began = self._world.clock.now_ns
+        self._waits_since_ns = began = self._world.clock.now_ns
         while not predicate():
             await self._park(self._world.news())
         self.waited_ns += self._world.clock.now_ns - began
+        self._waits_since_ns = None
 
     async def _park(self, waiters: Waiters) -> None:
         """Waits in the list until the world wakes it."""
@@ -88,13 +93,13 @@ class TimedEngine(VirtualEngine):
         super().__init__(rank, world.ledger.rules)
         self._world = world
         self._pace = pace
+        self._on_the_way_ns = world.arrive_ns
 
     async def _share_beginning(self) -> None:
         """There are no weights to begin from."""
 
     async def _deposit(self, row: int, work: Work) -> None:
-        if self._world.arrive_ns:
-            await sleep(self._world.arrive_ns)
+        """There is nothing to write."""
 
     async def _apply_until(self, version: int) -> None:
         missed = version - self.version

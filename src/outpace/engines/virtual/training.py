@@ -13,7 +13,7 @@ import torch
 
 from outpace.engines.base import Contents, Replica, Result, Work
 from outpace.engines.replicas import ReplicaEngine, T
-from outpace.engines.sums import RowSums, average_buffers, join_meta, merged_meta, split_meta
+from outpace.engines.sums import RowSums, average_buffers, join_meta, merged_meta, meta_of
 from outpace.engines.virtual.clock import Waiters, sleep
 from outpace.engines.virtual.engine import Pace, VirtualEngine
 from outpace.engines.virtual.world import World
@@ -63,7 +63,7 @@ class SharedTensors:
 
     def result(self, record: Round) -> Result:
         """A round's result, read in place."""
-        present, hyper = split_meta(self._slot_metas[record.slot])
+        present, hyper = meta_of(record, self._slot_metas.get(record.slot, b""))
         return Result(record, self._vector_at(self._slot_at(record.slot)), present, hyper)
 
     def reduce(self, sealed: Round) -> Event:
@@ -184,5 +184,5 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
             return await self._write_snapshot()
         if version != latest:
             self._overdue = (latest, now)
-            self._world.clock.after(OVERDUE_NS, lambda: self._world.clock.wake(waiters))
+        self._world.clock.after(OVERDUE_NS, lambda: self._world.clock.wake(waiters))
         return await super()._park(waiters)

@@ -20,7 +20,8 @@ from outpace.protocol.round import Round
 
 PROBE_NS = 100_000_000  #: how long after it a death is noticed, as on a real machine
 
-_RECORD = struct.Struct("<8q2d")
+_RECORD = struct.Struct("<7q2dq")
+_HASHED_AT_ONCE = 65536
 
 
 class Reducer(Protocol):
@@ -45,6 +46,7 @@ class World:
         world = ledger.rules.world
         self._reducer = reducer
         self._hash = hashlib.blake2b(digest_size=16)
+        self._unhashed = bytearray()
         self._arrive_ns = network.arrive_ns(world, payload_bytes)
         self._notice_ns = round(network.notice_s(world) * 1e9)
         self._reducing: tuple[int, int] = (-1, 0)  # the attempt whose end is planned
@@ -62,6 +64,7 @@ class World:
     @property
     def digest(self) -> str:
         """A hash of the log so far, times included: equal for equal runs, on every machine."""
+        self._hash_all()
         return self._hash.hexdigest()
 
     # -- what ranks call -------------------------------------------------------------------------------------------
@@ -69,13 +72,19 @@ class World:
     def append(self, event: Event) -> str:
         """Adds an event to the log, and lets everything follow from it that follows at once."""
         event = Event(*event[:-1], self.clock.now_ns)
-        self._hash.update(_RECORD.pack(*event[:7], event.time_ns, event.samples, event.value))
+        self._unhashed += _RECORD.pack(*event)
+        if len(self._unhashed) > _HASHED_AT_ONCE:
+            self._hash_all()
         self.position += 1
         reason = self.ledger.apply(event)
         for told in self.on_event:
             told(event, reason)
         self._react()
         return reason
+
+    def _hash_all(self) -> None:
+        self._hash.update(self._unhashed)
+        self._unhashed.clear()
 
     def completion(self, version: int) -> Waiters:
         """Where to wait until so many rounds are complete."""

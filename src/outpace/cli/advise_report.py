@@ -1,0 +1,63 @@
+"""The report of `outpace advise`: words and a table for people, a document for scripts. Owns their wording."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Console
+
+from outpace.cli.comparison import notes_grid
+from outpace.cli.simulate_report import column_notes, standing_json, standing_table
+from outpace.observe.trace import Trace
+from outpace.simulation.advice import STAY, Advice
+
+
+def to_json(path: str, trace: Trace, advice: Advice) -> dict[str, Any]:
+    """Everything that was found, in plain values."""
+    from outpace import __version__
+
+    return {
+        "outpace": __version__,
+        "trace": path,
+        "world": trace.world,
+        "ranks_recorded": len(trace.ranks),
+        "recorded_strategy": trace.strategy,
+        "recommended": None if advice.recommended == STAY else advice.recommended,
+        "reasons": list(advice.reasons),
+        "now": {**asdict(advice.present), "waiting_share": advice.present.waiting_share},
+        "possible_speedup": advice.possible,
+        **standing_json(advice.standing),
+        "skipped": list(advice.skipped),
+    }
+
+
+def print_report(trace: Trace, advice: Advice) -> None:
+    """What is now, what each strategy would do, what was not used, and the recommendation last."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print()
+    console.print(_now(trace, advice))
+    steps = f"{advice.standing.scenario.steps:,} steps of {trace.world} ranks"
+    console.print(standing_table(advice.standing, f"the same computing replayed: {steps}", console.width))
+    console.print(notes_grid(column_notes(advice.standing)))
+    for words in advice.skipped:
+        console.print(f"left out: {words}", style="yellow", soft_wrap=True)
+    console.print()
+    stays = advice.recommended == STAY
+    console.print(f"Recommendation: {advice.recommended}", style="bold" if stays else "bold green")
+    for reason in advice.reasons:
+        console.print(f"- {reason[0].upper()}{reason[1:]}.")
+
+
+def _now(trace: Trace, advice: Advice) -> str:
+    now = advice.present
+    return (
+        f"{trace.world} ranks under {trace.strategy}: a step takes {_ms(now.step_s)}, of which {_ms(now.compute_s)} "
+        f"computing, {_ms(now.waiting_s)} ({now.waiting_share:.0%}) waiting for other ranks and "
+        f"{_ms(now.communication_s)} communication; means over ranks and steps. If nobody ever waited and that "
+        f"were free, they would be {advice.possible:.2f}x as fast."
+    )
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"

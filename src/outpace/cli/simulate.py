@@ -1,0 +1,138 @@
+"""`outpace simulate`: which strategy would be faster on a cluster one describes. Owns its options and their checks."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from dataclasses import fields
+from functools import partial
+from typing import Any
+
+from outpace.cli.parser import add_settings, listing, megabytes, milliseconds, paragraph
+from outpace.cli.progress import ShowStep, watcher
+from outpace.cli.simulate_report import SYSTEMS, USUAL, Comparison, figure, print_report, to_json
+from outpace.engines.virtual.network import NETWORKS
+from outpace.errors import InvalidRules
+from outpace.imbalance import table
+from outpace.simulation import BASELINE, Scenario, Timing, full_round_s, simulate_timing, simulate_training
+from outpace.strategies import names, strategy
+from outpace.workloads import names as workload_names
+from outpace.workloads import workload
+
+DESCRIPTION = """
+Runs strategies through a cluster that you describe, in simulated time, and shows which would be faster and who would
+wait. Nothing is sent, and without --workload nothing is computed: a step takes what --compute-ms and --imbalance say, a
+round what --network makes of --payload-mb (LogGP: latency, overhead and gap per byte, between hosts and inside of
+them). The strategies are the very code that trains for real, and so is every decision on who is in which round.
+"""
+EPILOG = "Options go behind the name: --imbalance slow:k=2,factor=3 --network ethernet:gbps=100,ranks_per_host=4"
+
+ABOUT_STRATEGIES = {
+    "allreduce": "A round waits for everybody, as with DDP.",
+    "eager": "A round goes ahead with quorum=3, quorum=0.75 or quorum=adaptive: what pays most. Options of all: late, "
+    "max_staleness, grace.",
+    "eager-majority": "A round goes ahead with at least half of the ranks.",
+    "eager-solo": "A round goes ahead with the first rank, and who follows within the grace.",
+}
+ABOUT_NETWORKS = {
+    "host": "One small machine, in whose memory all ranks meet.",
+    "zero": "Communication takes no time.",
+    "fixed": "A round takes the same time, whatever its size.",
+    "ethernet": "Servers, with Ethernet between them.",
+    "infiniband": "Servers, with InfiniBand between them.",
+}
+LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits
+
+
+def add(commands: Any) -> None:
+    """Describes the command."""
+    lists = (
+        listing("strategies", ((name, ABOUT_STRATEGIES.get(name, "")) for name in names())),
+        listing("imbalance models", table()),
+        listing("networks", ((name, _about_network(name)) for name in NETWORKS)),
+    )
+    parser = commands.add_parser(
+        "simulate",
+        help="which strategy would be faster on a cluster you describe",
+        description=paragraph(DESCRIPTION),
+        epilog="\n\n".join((*lists, paragraph(EPILOG))),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_settings(
+        parser,
+        USUAL,
+        SYSTEMS,
+        ranks="simulated ranks",
+        steps="steps of each rank on average: they share one pool, and whoever is free takes the next",
+        compute="computing of a step, undisturbed",
+        strategies=f"what to compare, between commas; {BASELINE} always runs, as the baseline",
+        seed="of imbalance and workload",
+    )
+    option = parser.add_argument
+    option("--own-steps", action="store_true", help="no pool: every rank makes exactly as many steps")
+    option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
+    option("--network", default=USUAL.network, metavar="NAME", help="what links the ranks (%(default)s)")
+    option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help="optimizer step (%(default)g)")
+    known = ", ".join(workload_names())
+    option("--workload", metavar="NAME", help=f"also train this in simulated time, and show its loss: {known}")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Simulates one strategy after the other and reports. Blocks; returns the exit code."""
+    comparison = _checked(arguments)
+    titles = [comparison.title(name) for name in comparison.systems]
+    with watcher(titles, comparison.settings.ranks * comparison.settings.steps) as watch:
+        comparison.run(watch, partial(_simulate, comparison))
+    return comparison.report(arguments.json, to_json, print_report)
+
+
+def _checked(arguments: argparse.Namespace) -> Comparison:
+    """Raises what is wrong before anything runs."""
+    scenario = _scenario(arguments)
+    asked = list(dict.fromkeys(arguments.strategies or SYSTEMS))
+    for name in asked:
+        strategy(name).rules(scenario.ranks)
+    if arguments.workload is not None:
+        workload(arguments.workload, scenario.seed).batch(0, 0, scenario.ranks)
+    is_extra = BASELINE not in asked
+    systems = [BASELINE, *asked] if is_extra else asked
+    return Comparison(scenario, systems, workload=arguments.workload, baseline_is_extra=is_extra)
+
+
+def _scenario(arguments: argparse.Namespace) -> Scenario:
+    """What the options describe, if it can be simulated."""
+    try:
+        scenario = Scenario(**{option.name: getattr(arguments, option.name) for option in fields(Scenario)})
+        compute_ns = max(scenario.compute_ns(rank)(0) for rank in range(scenario.ranks))
+        longest_ns = scenario.steps * (compute_ns + full_round_s(scenario) * 1e9 + scenario.apply_ms * 1e6)
+    except OverflowError:
+        longest_ns = math.inf
+    if longest_ns > LONGEST_NS:
+        raise InvalidRules("this would take centuries, more than simulated time can count; make its times smaller")
+    if scenario.steps == 1 and not scenario.own_steps:
+        raise InvalidRules(
+            "with --steps 1 there is nothing to measure, because the clock stops when the last step begins; use "
+            "--steps 2 or more, or --own-steps"
+        )
+    return scenario
+
+
+def _simulate(comparison: Comparison, name: str, show: ShowStep) -> Timing:
+    scenario = comparison.settings
+    show(0, "simulating")
+    comparison.standing.measure()
+    if comparison.workload is None:
+        outcome = simulate_timing(name, scenario, lambda done: show(done, ""))
+    else:
+        task = workload(comparison.workload, scenario.seed)
+        outcome = simulate_training(name, scenario, task, lambda done: show(done, ""))
+    show(scenario.ranks * scenario.steps, f"{figure(outcome.throughput)} steps/s")
+    return outcome
+
+
+def _about_network(name: str) -> str:
+    """With what the name stands for between hosts."""
+    given = getattr(NETWORKS[name], "keywords", {})
+    options = ", ".join(f"{key}={value:g}" for key, value in given.items() if not key.startswith("host_"))
+    return " ".join(filter(None, (ABOUT_NETWORKS.get(name), options)))

@@ -1,0 +1,229 @@
+"""The report of `outpace simulate`: a table for people, a document for scripts. Owns their wording, runs nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import fmean
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from outpace.cli.comparison import ComparisonBase, replay
+from outpace.simulation import BASELINE, Scenario, Standing, Timing, Training, full_round_s
+from outpace.workloads import workload
+
+SYSTEMS = (BASELINE, "eager-majority", "eager-solo", "eager:quorum=adaptive")  #: unless one asks for others
+USUAL = Scenario(imbalance="random:k=1,delay_ms=200")
+WIDE = 100  #: columns of a terminal that has room to spare
+
+
+@dataclass
+class Comparison(ComparisonBase[Scenario, Timing]):
+    """Strategies in one scenario. The baseline is among them, also when nobody asked for it."""
+
+    workload: str | None = None
+    baseline_is_extra: bool = False
+
+    def command(self) -> str:
+        """What repeats this run."""
+        others = {}
+        asked = self.systems[1:] if self.baseline_is_extra else self.systems
+        if tuple(asked) != SYSTEMS:
+            others["strategies"] = ",".join(asked)
+        if self.workload is not None:
+            others["workload"] = self.workload
+        return replay("simulate", self.settings, USUAL, **others)
+
+    def title(self, system: str) -> str:
+        """What people read for a strategy."""
+        return f"{system} (baseline)" if system == BASELINE and self.baseline_is_extra else system
+
+    @cached_property
+    def standing(self) -> Standing:
+        """How the strategies that ran compare."""
+        return Standing(self.settings, self.outcomes)
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """Everything that was found, in plain values. What cannot be said is null."""
+    return {**comparison.header(), "workload": comparison.workload, **standing_json(comparison.standing)}
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    """How strategies compare, in plain values."""
+    slowest, compute_s = standing.slowest, standing.compute_s
+    return {
+        "baseline": BASELINE,
+        "ideal_steps_per_s": _finite(standing.ideal),
+        "full_round_ms": full_round_s(standing.scenario) * 1000,
+        "mean_compute_ms": fmean(compute_s) * 1000,
+        "slowest": {"rank": slowest, "compute_ms": compute_s[slowest] * 1000},
+        "fair_share": 1 / standing.scenario.ranks,
+        "strategies": [_strategy_json(standing, run) for run in standing.runs],
+    }
+
+
+def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
+    trained = {"held_out_loss": _finite(run.held_out_loss), "weights": run.weights} if isinstance(run, Training) else {}
+    return {
+        "strategy": run.strategy,
+        "steps_per_s": _finite(run.throughput),
+        "speedup": _finite(standing.speedup(run)),
+        "share_of_ideal": _finite(standing.share_of_ideal(run)),
+        "seconds": run.seconds,
+        "steps": run.steps,
+        "rounds": run.rounds,
+        "waited_share": run.waited_share,
+        "waited_s": fmean(run.waited_s),
+        "late_share": run.late_share,
+        "staleness": {
+            "p50": run.staleness_of(0.5),
+            "p99": run.staleness_of(0.99),
+            "max": max(run.staleness, default=0),
+            "counts": dict(sorted(run.staleness.items())),
+        },
+        "dropped_share": 1 - run.applied_share,
+        "slowest_share": run.share(standing.slowest),
+        "digest": run.digest,
+        **trained,
+        "ranks": [
+            {
+                "rank": rank,
+                "waited_s": run.waited_s[rank],
+                "share": run.share(rank),
+                "on_time": tally.on_time,
+                "late": tally.carried,
+                "dropped": tally.dropped,
+            }
+            for rank, tally in enumerate(run.tallies)
+        ],
+    }
+
+
+def print_report(comparison: Comparison) -> None:
+    """The table and what its columns mean, on standard output."""
+    comparison.print_report("strategies", lambda width: _table(comparison, width), lambda: _notes(comparison))
+
+
+def _table(comparison: Comparison, width: int) -> Table:
+    s = comparison.settings
+    title = f"{_count(s.ranks, 'rank')}, imbalance {s.imbalance}, network {s.network}"
+    return standing_table(comparison.standing, title, width, comparison.title)
+
+
+def standing_table(standing: Standing, title: str, width: int, name: Callable[[str], str] = str) -> Table:
+    """How strategies compare, for a terminal of so many columns; `name` is what people read for a strategy."""
+    table = Table(
+        title=title,
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0) if width >= WIDE else 0,
+    )
+    table.add_column("strategy", overflow="fold")
+    columns = ["steps/s", "speed-up", "ideal", "waited", "late", "stale", "dropped", "share"]
+    for column in [*columns, "loss"] if isinstance(standing.runs[0], Training) else columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    best = max(standing.speedup(run) for run in standing.runs)
+    for run in standing.runs:
+        style = "bold green" if standing.speedup(run) == best and best > 1 else None
+        table.add_row(_folded(name(run.strategy), width), *_cells(standing, run), style=style)
+    return table
+
+
+def _folded(name: str, width: int) -> str:
+    """On a narrow terminal a strategy's options go into lines of their own."""
+    return name if width >= WIDE else name.replace(":", ":\n ", 1).replace(",", ",\n ").replace(" (", "\n (")
+
+
+def _cells(standing: Standing, run: Timing) -> list[str]:
+    gain, ideal = standing.speedup(run), standing.share_of_ideal(run)
+    cells = [
+        figure(run.throughput),
+        f"{gain:.2f}x" if math.isfinite(gain) else "-",
+        f"{ideal:.0%}" if math.isfinite(ideal) else "-",
+        f"{run.waited_share:.0%}",
+        f"{run.late_share:.0%}",
+        f"{run.staleness_of(0.5)}/{run.staleness_of(0.99)}/{max(run.staleness, default=0)}",
+        f"{1 - run.applied_share:.0%}",
+        _percent(run.share(standing.slowest)),
+    ]
+    return [*cells, figure(run.held_out_loss)] if isinstance(run, Training) else cells
+
+
+def figure(value: float) -> str:
+    """Four digits or more; a dash for what is not finite."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def _notes(comparison: Comparison) -> dict[str, str]:
+    s = comparison.settings
+    notes = {
+        "simulation": "time is added up, not waited for; the strategies, and who is in which round, are the code that "
+        "trains for real",
+        "steps": f"{s.steps:,} by every rank; measured until the last one ends"
+        if s.own_steps
+        else f"{s.ranks * s.steps:,} in one pool: whoever is free takes the next; measured until the last one begins",
+        "network": f"a round of all ranks takes {figure(full_round_s(s) * 1000)} ms, for {s.payload_mb:g} MB on "
+        f"{_count(s.links.hosts(s.ranks), 'host')}",
+        **column_notes(comparison.standing),
+    }
+    if comparison.workload is not None:
+        notes["loss"] = _about_loss(comparison.workload, s.seed)
+    return notes
+
+
+def column_notes(standing: Standing) -> dict[str, str]:
+    """What the columns of the table mean."""
+    return {
+        "steps/s": "of all ranks together, for steps whose contribution was applied",
+        "speed-up": f"of steps/s over {BASELINE}, where every round waits for every rank",
+        "ideal": _about_ideal(standing),
+        "waited": "share of their time that ranks waited for others or for a result, mean over ranks",
+        "late": "share of the applied contributions that a later round took in than the one they were computed for",
+        "stale": "rounds from computing to applying: half, 99 % and all of the contributions have no more",
+        "dropped": "share of the contributions that no round took in",
+        "share": _about_share(standing),
+    }
+
+
+def _about_ideal(standing: Standing) -> str:
+    text = f"share of {figure(standing.ideal)} steps/s: nobody ever waits, communication costs nothing"
+    if any(standing.share_of_ideal(run) > 1 for run in standing.runs):
+        return text + ". More than that is luck: in a short run, ranks do not meet with the same delays"
+    return text
+
+
+def _about_share(standing: Standing) -> str:
+    rank, compute_s = standing.slowest, standing.compute_s
+    text = f"of rank {rank} in what was applied, where {_percent(1 / len(compute_s))} would be even. "
+    longest = f"{figure(compute_s[rank] * 1000)} ms a step"
+    if compute_s[rank] == min(compute_s):
+        return f"{text}All ranks compute {longest}"
+    ratio = compute_s[rank] / fmean(compute_s)
+    return f"{text}It is the slowest: it computes {longest} in the mean, {ratio:.2f} times the mean of all"
+
+
+def _about_loss(name: str, seed: int) -> str:
+    task = workload(name, seed)
+    return f"of {name} at the end, on held-out data; {figure(task.held_out_loss(task.model()))} before training"
+
+
+def _percent(share: float) -> str:
+    """Three digits: among many ranks, the share of one is small."""
+    return f"{share * 100:.3g}%"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _finite(value: float) -> float | None:
+    """None for what JSON has no number for: a run that takes no time has no rate, and a loss may diverge."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,73 @@
+"""What a DistributedOptimizer records of itself. Owns the order of its times; does nothing without a `log_dir`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+
+from outpace.engines.base import Ticket
+from outpace.engines.rounds import RoundEngine
+from outpace.environment import whereami
+from outpace.observe.recorder import LogDir, Recorder, check
+from outpace.observe.trace_lines import Header, round_line, strategy_step_line, sync_line
+from outpace.protocol.round import Round
+
+RoundHook = Callable[[Round], None]
+
+
+class RunTrace:
+    """One rank's steps, synchronisations and rounds."""
+
+    def __init__(self, log_dir: LogDir | None, then: RoundHook | None) -> None:
+        """Raises `OutpaceError` for an unusable directory, before this rank has met the others."""
+        self.on_round = then if log_dir is None else self._round  #: to be called with each round that was applied
+        self._log_dir = log_dir
+        self._then = then
+        self._rank = whereami().rank
+        self._recorder: Recorder | None = None
+        self._begin, self._waited_s, self._version = 0, 0.0, 0  # what the next step is measured from
+        if log_dir is not None:
+            check(log_dir, self._rank)
+
+    def start(self, engine: RoundEngine, parameters: Sequence[torch.Tensor], strategy: object) -> None:
+        """Begins to record."""
+        self._engine = engine
+        if self._log_dir is None:
+            return
+        size = sum(p.numel() * p.element_size() for p in parameters)
+        header = Header(engine.rank, engine.world, str(strategy), size, engine.incarnation)
+        self._recorder = Recorder(self._log_dir, header)
+        self._mark(time.monotonic_ns())
+
+    def step(self, ready_ns: int, ticket: Ticket, samples: float) -> None:
+        """A step was called at `ready_ns` and is about to return."""
+        if self._recorder is None:
+            return
+        end, waited_s, version = time.monotonic_ns(), self._engine.waited_s, self._version
+        growth_s = waited_s - self._waited_s
+        self._recorder.add((strategy_step_line, ticket, self._begin, ready_ns, end, growth_s, version, samples))
+        self._begin, self._waited_s, self._version = end, waited_s, self._engine.version
+
+    def synchronized(self, began_ns: int) -> None:
+        """A synchronisation has ended."""
+        if self._recorder is not None:
+            end = time.monotonic_ns()
+            self._recorder.add((sync_line, self._engine.ledger.sync.generation, began_ns, end))
+            self._mark(end)
+
+    def close(self, began_ns: int | None = None) -> None:
+        """Training has ended; `began_ns` is when `finish()` was called. Waits until all is written, for two seconds."""
+        if self._recorder is not None:
+            self._recorder.close(began_ns)
+
+    def _mark(self, now_ns: int) -> None:
+        self._begin, self._waited_s, self._version = now_ns, self._engine.waited_s, self._engine.version
+
+    def _round(self, record: Round) -> None:
+        """All ranks apply every round; its first contributor writes it down."""
+        if self._recorder is not None and record.contributions and record.contributions[0].rank == self._rank:
+            self._recorder.add((round_line, record, time.monotonic_ns()))
+        if self._then is not None:
+            self._then(record)

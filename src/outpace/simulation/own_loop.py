@@ -1,0 +1,137 @@
+"""`outpace.simulate`: a user's own training function, unchanged, on many simulated ranks in one process.
+
+Owns how a `DistributedOptimizer` made inside it finds its simulated world. Real models train with real gradients; only
+time is simulated: a rank's step takes what the scenario says, however long it really computes.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from outpace.engines.agreement import check_agreement, description_of
+from outpace.engines.virtual.clock import Clock
+from outpace.engines.virtual.threads import ThreadTask
+from outpace.engines.virtual.training import SharedTensors, TrainingEngine
+from outpace.engines.virtual.world import World
+from outpace.errors import OutpaceError, RankFailed
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.rules import Rules
+from outpace.replica import OptimizerReplica
+from outpace.simulation.scenario import Scenario
+from outpace.vector import VectorLayout
+
+_here = threading.local()
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulated run of a user's function showed."""
+
+    results: tuple[Any, ...]  #: what each rank returned
+    seconds: float  #: simulated, until the last rank ended
+    waited_s: tuple[float, ...]  #: by each rank
+    digest: str  #: of the log: equal for equal runs
+
+
+def simulate(fn: Callable[..., Any], ranks: int = 8, args: Sequence[Any] = (), **options: Any) -> Simulated:
+    """Runs `fn(*args)` once for each simulated rank, in this process and in simulated time.
+
+    Each rank finds RANK and WORLD_SIZE in its environment and makes its `DistributedOptimizer` as under torchrun. At
+    each `step()` its clock moves on by what `compute_ms`, `imbalance` and `network` say (`Scenario` has them all);
+    the time that Python really takes does not count. Ranks take turns, so that what one changes in a global is seen by
+    all: keep state in the function. Blocks; the first exception is raised as `RankFailed`.
+
+        outpace.simulate(train, ranks=8, compute_ms=100, imbalance="random:k=1,delay_ms=200")
+    """
+    job = _Job(Scenario(ranks=ranks, own_steps=True, **options))
+    return job.run(partial(fn, *args))
+
+
+def simulated_rank() -> SimulatedRank | None:
+    """The simulated rank that runs in this thread, if any."""
+    return getattr(_here, "rank", None)
+
+
+class _Job:
+    """All ranks of one simulated run, and the worlds their optimizers meet in, one after the other."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.clock = Clock()
+        self.worlds: list[tuple[World, SharedTensors, dict[str, Any]]] = []
+
+    def run(self, function: Callable[[], Any]) -> Simulated:
+        ranks = [SimulatedRank(self, rank, function) for rank in range(self.scenario.ranks)]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as under torchrun: last bits must not depend on this machine's cores
+        try:
+            for rank in ranks:
+                rank.task.start()
+            self.clock.run()
+            for rank in ranks:
+                rank.check()
+        finally:
+            for rank in ranks:
+                rank.task.kill()
+            torch.set_num_threads(threads)
+        digests = "/".join(world.digest for world, _, _ in self.worlds)
+        waited = tuple(sum(engine.waited_s for engine in rank.engines) for rank in ranks)
+        return Simulated(tuple(rank.result for rank in ranks), self.clock.now_ns / 1e9, waited, digests)
+
+    def world(self, index: int, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None, rank: int) -> Any:
+        """The world of the optimizers that each rank made as its so-manieth; the first to come makes it."""
+        vector = VectorLayout.of(replica.named_parameters())
+        description = description_of(replica, vector, rules, max_grad_norm)
+        if index == len(self.worlds):
+            tensors = SharedTensors(vector, rules, max_grad_norm)
+            world = World(self.clock, Ledger(rules), self.scenario.links, vector.nbytes, tensors)
+            self.worlds.append((world, tensors, description))
+        world, tensors, first = self.worlds[index]
+        check_agreement(description, first, rank)
+        return world, tensors
+
+
+class SimulatedRank:
+    """One rank: a thread that runs the user's function."""
+
+    def __init__(self, job: _Job, rank: int, function: Callable[[], Any]) -> None:
+        self.result: Any = None
+        self.engines: list[TrainingEngine] = []
+        self._job = job
+        self._rank = rank
+        self._function = function
+        world = str(job.scenario.ranks)
+        here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        self.task = ThreadTask(job.clock, self._live, here)
+
+    def open(self, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> TrainingEngine:
+        """An engine for an optimizer made in this rank's thread. Waits until every rank has made one."""
+        world, tensors = self._job.world(len(self.engines), replica, rules, max_grad_norm, self._rank)
+        pace = self._job.scenario.pace(self._rank)
+        engine = TrainingEngine(world, tensors, self._rank, replica, pace, self.task.drive)
+        self.engines.append(engine)
+        engine.run(engine.join())
+        return engine
+
+    def check(self) -> None:
+        """Raises if the rank never came to its end."""
+        if not self.task.is_over:
+            raise OutpaceError(
+                f"simulated rank {self._rank} waits for ever: the others have ended without finish(), or wait for it"
+            )
+
+    def _live(self) -> None:
+        _here.rank = self
+        try:
+            self.result = self._function()
+        except Exception as error:
+            raise RankFailed(f"simulated rank {self._rank} raised: {traceback.format_exc()}", self._rank) from error
+        for engine in self.engines:
+            engine.leave()  # as at the end of a process; one that has finished already is not heard

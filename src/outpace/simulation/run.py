@@ -1,0 +1,180 @@
+"""One run through a scenario: ranks that take work, and contribute what came of it. Owns the end of a run, its figures.
+
+Timing alone and training differ only in what a step computes and how a rank takes its leave. The strategy is the very
+object that trains for real, and every decision is the ledger's.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from outpace.engines.base import Work as Contribution
+from outpace.engines.virtual.clock import Task
+from outpace.engines.virtual.engine import VirtualEngine
+from outpace.engines.virtual.world import World
+from outpace.errors import OutpaceError
+from outpace.protocol.events import Event
+from outpace.protocol.members import Tally
+from outpace.simulation.scenario import Scenario, Work
+from outpace.strategies import Strategy
+
+Progress = Callable[[int], None]  #: told of how many steps were made
+Watcher = Callable[[Event, str], None]  #: told of each event and what it did
+
+E = TypeVar("E", bound=VirtualEngine)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What a simulated run showed of who waited for whom."""
+
+    strategy: str
+    seconds: float  #: until the last step was begun; with `own_steps` until the last one ended
+    steps: float  #: made in that time; one under way counts by its part
+    rounds: int
+    waited_s: tuple[float, ...]  #: in that time, by each rank
+    tallies: tuple[Tally, ...]  #: what became of each rank's contributions
+    digest: str  #: of the log
+
+    @property
+    def applied_share(self) -> float:
+        """Share of the contributions that were applied; the others were dropped."""
+        applied, dropped = self._applied(), sum(t.dropped for t in self.tallies)
+        return applied / (applied + dropped) if applied + dropped else 1.0
+
+    @property
+    def throughput(self) -> float:
+        """Steps per second whose contribution was applied."""
+        return self.steps * self.applied_share / self.seconds if self.seconds else float("inf")
+
+    @property
+    def waited_share(self) -> float:
+        """Share of their time the ranks waited, in the mean."""
+        return sum(self.waited_s) / len(self.waited_s) / self.seconds if self.seconds else 0.0
+
+    @property
+    def staleness(self) -> Counter[int]:
+        """Rounds late -> how many contributions."""
+        return sum((t.staleness for t in self.tallies), Counter[int]())
+
+    @property
+    def late_share(self) -> float:
+        """Share of the applied contributions that were late."""
+        return 1 - self.staleness[0] / max(1, self._applied())
+
+    def staleness_of(self, share: float) -> int:
+        """The least staleness that this share of the applied contributions does not exceed."""
+        counts = self.staleness
+        left = share * counts.total()
+        for staleness in sorted(counts):
+            left -= counts[staleness]
+            if left <= 0:
+                return staleness
+        return 0
+
+    def share(self, rank: int) -> float:
+        """This rank's share of all contributions that were applied."""
+        tally = self.tallies[rank]
+        return (tally.on_time + tally.carried) / max(1, self._applied())
+
+    def _applied(self) -> int:
+        return sum(t.on_time + t.carried for t in self.tallies)
+
+
+class Run(ABC, Generic[E]):
+    """A world, its ranks, and the work they share."""
+
+    report_every = 1024  #: steps
+
+    def __init__(
+        self,
+        chosen: Strategy,
+        scenario: Scenario,
+        world: World,
+        engines: Sequence[E],
+        progress: Progress | None,
+        watch: Watcher | None,
+    ) -> None:
+        self._strategy = chosen
+        self._scenario = scenario
+        self._world = world
+        self._engines = engines
+        self._work = Work(scenario)
+        self._done = 0
+        self._progress = progress
+        self._end_ns = 0  # when the figures were taken
+        self._made: float = 0  # steps until then
+        self._waited_s = [0.0] * scenario.ranks  # until then
+        if watch is not None:
+            world.on_event.append(watch)
+
+    @abstractmethod
+    def _compute(self, engine: E) -> Contribution:
+        """One step of this rank, at its beginning: the time it takes passes when it is contributed."""
+
+    @abstractmethod
+    async def _leave(self, engine: E) -> None:
+        """The end of a rank that finds no more work."""
+
+    def to_its_end(self) -> None:
+        """Lets time pass until all work is done."""
+        tasks: list[Task] = []
+        try:
+            for engine in self._engines:
+                tasks.append(Task(self._world.clock, self._life(engine)).start())
+            self._world.clock.run()
+            self._check_ended(tasks)
+        finally:
+            for task in tasks:  # after Ctrl-C, Python would complain of coroutines that were not even begun
+                task.kill()
+
+    def timing(self, choice: str | Strategy) -> Timing:
+        """What the run showed."""
+        ledger = self._world.ledger
+        tallies = tuple(ledger.members.tallies[rank] for rank in range(self._scenario.ranks))
+        return Timing(
+            strategy=choice if isinstance(choice, str) else repr(choice),
+            seconds=self._end_ns / 1e9,
+            steps=self._made,
+            rounds=ledger.round,
+            waited_s=tuple(self._waited_s),
+            tallies=tallies,
+            digest=self._world.digest,
+        )
+
+    def _check_ended(self, tasks: list[Task]) -> None:
+        for rank, task in enumerate(tasks):
+            if not task.is_over:
+                round_ = self._world.ledger.round
+                raise OutpaceError(f"rank {rank} waits for ever in round {round_}: please report this")
+
+    async def _life(self, engine: E) -> None:
+        """One rank: it takes work, contributes what came of it, and leaves when there is no more."""
+        own_steps = self._scenario.own_steps
+        await engine.join()
+        while self._work.take(engine.rank):
+            if not self._work.left and not own_steps:
+                self._take_figures()
+            await self._strategy.step(engine, self._compute(engine))
+            self._done += 1
+            if self._progress is not None and self._done % self.report_every == 0:
+                self._progress(self._done)
+        if own_steps:
+            self._end_ns, self._made = self._world.clock.now_ns, self._done
+            self._waited_s[engine.rank] = engine.waited_s
+        await self._leave(engine)
+
+    def _take_figures(self) -> None:
+        """Of a pool that is empty now: every rank is in the middle of something."""
+        self._end_ns = self._world.clock.now_ns
+        self._made = self._done + sum(map(self._part, self._engines))
+        self._waited_s = [engine.waited_s for engine in self._engines]
+
+    def _part(self, engine: E) -> float:
+        """How far this rank is in the step it computes."""
+        left, whole = engine.ready_ns - self._world.clock.now_ns, engine.ready_ns - engine.began_ns
+        return 1 - left / whole if left > 0 else 0.0

@@ -1,0 +1,87 @@
+"""What is simulated: how many ranks, how fast they are, and what links them. Owns the checks of its own options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from outpace.engines.virtual.engine import Pace
+from outpace.engines.virtual.network import Network, network
+from outpace.errors import InvalidRules
+from outpace.imbalance import Imbalance, imbalance
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A cluster, and the computing it does.
+
+    steps: of each rank on average. The ranks share `ranks * steps` steps of work, and whoever is free takes the next:
+        a slow rank makes fewer. With `own_steps` every rank makes exactly so many, as with data that was split before.
+    compute_ms: what a step takes undisturbed; `imbalance` says what happens to it.
+    payload_mb: size of the gradients. network: a name with options, or an object. apply_ms: the optimizer's step.
+    """
+
+    ranks: int = 8
+    steps: int = 200
+    compute_ms: float = 100.0
+    imbalance: str | Imbalance = "none"
+    payload_mb: float = 25.0
+    network: str | Network = "ethernet"
+    apply_ms: float = 0.0
+    own_steps: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "steps"):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InvalidRules(f"{name}={value!r} must be a whole number, at least 1")
+        for name in ("compute_ms", "payload_mb", "apply_ms"):
+            value = getattr(self, name)
+            good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
+            if not good:
+                raise InvalidRules(f"{name}={value!r} must be a number, 0 or more")
+        self.compute_ns(0)(0)  # an imbalance that does not fit this world says so
+
+    @cached_property
+    def links(self) -> Network:
+        """The network itself."""
+        return network(self.network)
+
+    @cached_property
+    def model(self) -> Imbalance:
+        """The imbalance itself."""
+        return imbalance(self.imbalance, self.seed)
+
+    @property
+    def payload_bytes(self) -> int:
+        """Size of the gradients."""
+        return round(self.payload_mb * 1e6)
+
+    def compute_ns(self, rank: int) -> Callable[[int], int]:
+        """How long this rank computes at each of its steps."""
+        model, world, base_s = self.model, self.ranks, self.compute_ms / 1e3
+        return lambda step: round(model.compute_s(rank, world, step, base_s) * 1e9)
+
+    def pace(self, rank: int) -> Pace:
+        """How fast this rank is."""
+        return Pace(self.compute_ns(rank), round(self.apply_ms * 1e6))
+
+
+class Work:
+    """The steps that are left: one pool for all ranks, or one for each."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.taken = [0] * scenario.ranks  #: by each rank
+        self.left = scenario.ranks * scenario.steps
+        self._each = scenario.steps if scenario.own_steps else self.left
+
+    def take(self, rank: int) -> bool:
+        """One step for this rank, if there is one left for it."""
+        if not self.left or self.taken[rank] == self._each:
+            return False
+        self.taken[rank] += 1
+        self.left -= 1
+        return True

@@ -1,0 +1,127 @@
+"""Training in simulated time: real models and gradients, one replica for each rank, on a scenario's clock.
+
+What is late is truly late: gradients are those of the weights a rank had when it began its step. Only time is
+simulated, by the scenario alone: how long Python really computes does not count, nor how large the model really is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import nn
+
+from outpace.engines.base import Work as Contribution
+from outpace.engines.virtual.clock import Clock
+from outpace.engines.virtual.training import SharedTensors, TrainingEngine
+from outpace.engines.virtual.world import World
+from outpace.errors import OutpaceError
+from outpace.protocol.ledger import Ledger
+from outpace.replica import OptimizerReplica
+from outpace.simulation.run import Progress, Run, Timing, Watcher
+from outpace.simulation.scenario import Scenario
+from outpace.strategies import Strategy, strategy
+from outpace.vector import VectorLayout
+
+if TYPE_CHECKING:  # workloads train for real, too, with an optimizer that imports this package
+    from outpace.workloads.base import Workload
+
+
+class LossPoint(NamedTuple):
+    """The loss of one mini-batch."""
+
+    seconds: float  #: when its step began: the weights are those of that time
+    rank: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class Training(Timing):
+    """What a simulated training showed."""
+
+    losses: tuple[LossPoint, ...]  #: of every step, in the order of time
+    held_out_loss: float  #: at the end, on data that no rank trained on
+    weights: str  #: a hash of the final weights, which are the same on all ranks
+
+
+def simulate_training(
+    choice: str | Strategy,
+    scenario: Scenario,
+    workload: Workload,
+    progress: Progress | None = None,
+    watch: Watcher | None = None,
+) -> Training:
+    """Trains a workload under a strategy in simulated time. Blocks; the same arguments give the same weights.
+
+    Where applying takes no time and all ranks are on one host, arrivals, seals and results come at the times of
+    `simulate_timing`, unless several ranks are ready at the same nanosecond. A rank that finds no more work stays to
+    apply what the others do; the figures are taken before. Raises `OutpaceError` if ranks end with different weights.
+    """
+    with torch.random.fork_rng(devices=[]):  # a model with dropout draws from torch's own generator
+        torch.manual_seed(scenario.seed)
+        run = _TrainingRun(strategy(choice), scenario, workload, progress, watch)
+        run.to_its_end()
+    return run.training(choice)
+
+
+class _TrainingRun(Run[TrainingEngine]):
+    """Ranks with a model each."""
+
+    report_every = 1
+
+    def __init__(
+        self,
+        chosen: Strategy,
+        scenario: Scenario,
+        workload: Workload,
+        progress: Progress | None,
+        watch: Watcher | None,
+    ) -> None:
+        self._workload = workload
+        self._models = [workload.model() for _ in range(scenario.ranks)]
+        self._losses: list[LossPoint] = []
+        replicas = [OptimizerReplica(workload.optimizer(model), model) for model in self._models]
+        rules = chosen.rules(scenario.ranks)
+        tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
+        world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
+        engines = [
+            TrainingEngine(world, tensors, rank, mine, scenario.pace(rank)) for rank, mine in enumerate(replicas)
+        ]
+        super().__init__(chosen, scenario, world, engines, progress, watch)
+
+    def training(self, choice: str | Strategy) -> Training:
+        """What the run showed."""
+        weights = [_hash_of(model) for model in self._models]
+        for rank, mine in enumerate(weights):
+            if mine != weights[0]:
+                raise OutpaceError(f"simulated rank {rank} ended with other weights than rank 0: please report this")
+        return Training(
+            **vars(self.timing(choice)),
+            losses=tuple(self._losses),
+            held_out_loss=self._workload.held_out_loss(self._models[0]),
+            weights=weights[0],
+        )
+
+    def _compute(self, engine: TrainingEngine) -> Contribution:
+        rank, model = engine.rank, self._models[engine.rank]
+        inputs, targets = self._workload.batch(self._work.taken[rank] - 1, rank, self._scenario.ranks)
+        model.zero_grad()
+        loss = self._workload.loss(model(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self._losses.append(LossPoint(self._world.clock.now_ns / 1e9, rank, loss.item()))
+        return Contribution(samples=float(len(targets)))
+
+    async def _leave(self, engine: TrainingEngine) -> None:
+        await engine.finish()
+
+
+def _hash_of(model: nn.Module) -> str:
+    """Of all bytes of its parameters and buffers."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for tensor in model.state_dict().values():
+        stored = tensor.detach().cpu().contiguous()
+        hashed.update(ctypes.string_at(stored.data_ptr(), stored.numel() * stored.element_size()))
+    return hashed.hexdigest()
