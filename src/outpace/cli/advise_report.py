@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
 from outpace.cli.comparison import notes_grid
 from outpace.cli.simulate_report import column_notes, standing_json, standing_table
@@ -45,8 +47,14 @@ def print_report(trace: Trace, advice: Advice) -> None:
     console.print()
     stays = advice.recommended == STAY
     console.print(f"Recommendation: {advice.recommended}", style="bold" if stays else "bold green")
-    for reason in advice.reasons:
-        console.print(f"- {reason[0].upper()}{reason[1:]}.")
+    console.print(_list(advice.reasons))
+
+
+def _list(sentences: Iterable[str]) -> Table:
+    grid = Table.grid(padding=(0, 1, 0, 0))
+    for sentence in sentences:
+        grid.add_row("-", f"{sentence[0].upper()}{sentence[1:]}.")
+    return grid
 
 
 def _now(trace: Trace, advice: Advice) -> str:
@@ -54,8 +62,8 @@ def _now(trace: Trace, advice: Advice) -> str:
     return (
         f"{trace.world} ranks under {trace.strategy}: a step takes {_ms(now.step_s)}, of which {_ms(now.compute_s)} "
         f"computing, {_ms(now.waiting_s)} ({now.waiting_share:.0%}) waiting for other ranks and "
-        f"{_ms(now.communication_s)} communication; means over ranks and steps. If nobody ever waited and that "
-        f"were free, they would be {advice.possible:.2f}x as fast."
+        f"{_ms(now.communication_s)} communication; means over ranks and steps. If nobody ever waited for "
+        f"another rank, they would be {advice.possible:.2f}x as fast as with allreduce."
     )
 
 

@@ -16,7 +16,7 @@ from outpace.observe.trace_figures import apply_s, communication_s, compute_s, s
 from outpace.simulation.run import Timing
 from outpace.simulation.scenario import Scenario
 from outpace.simulation.standing import BASELINE, Standing
-from outpace.simulation.timing import simulate_timing
+from outpace.simulation.timing import full_round_s, simulate_timing
 
 #: The baseline, and what could take its place, from the least stale to the most.
 COMPARED = (BASELINE, "eager:quorum=0.75", "eager-majority", "eager-solo")
@@ -60,7 +60,7 @@ class Advice:
 
     @property
     def possible(self) -> float:
-        """The speed-up over waiting for everybody if nobody ever waited and communication were free."""
+        """The speed-up over waiting for everybody if nobody ever waited for another rank."""
         return _possible(self.standing)
 
 
@@ -89,9 +89,11 @@ def present_of(trace: Trace) -> Present:
 
 
 def replayed(trace: Trace) -> Scenario:
-    """The recorded ranks as a scenario. Raises `TraceInvalid` for a rank that is alone."""
+    """The recorded ranks as a scenario. Raises `TraceInvalid` where there is nothing to replay."""
     if trace.world < 2:
         raise TraceInvalid("this trace is of a single rank, which waits for nobody: record a run of two or more")
+    if not any(compute_s(trace).values()):
+        raise TraceInvalid("no rank of this trace ever computed: it was not recorded around a training loop")
     steps = max(len(rank.steps) for rank in trace.ranks.values())
     return Scenario(
         ranks=trace.world,
@@ -104,7 +106,11 @@ def replayed(trace: Trace) -> Scenario:
 
 
 def _possible(standing: Standing) -> float:
-    return standing.ideal / standing.runs[0].throughput
+    """Each rank at its own pace, communicating and applying as now. A late rank may not even wait for the former."""
+    scenario = standing.scenario
+    added_s = full_round_s(scenario) + scenario.apply_ms / 1e3
+    own_pace = sum(1 / (compute_s + added_s) for compute_s in standing.compute_s)
+    return max(own_pace / standing.runs[0].throughput, *map(standing.speedup, standing.runs))
 
 
 def _recommend(present: Present, standing: Standing) -> tuple[Timing | None, list[str]]:
@@ -113,8 +119,8 @@ def _recommend(present: Present, standing: Standing) -> tuple[Timing | None, lis
     possible = _possible(standing)
     if possible < WORTH_IT:
         return None, [
-            f"your ranks are balanced: stay with DDP. {waiting.capitalize()}, and even if nobody ever waited and "
-            f"communication were free you would gain {max(0.0, possible - 1):.0%}"
+            f"your ranks are balanced: stay with DDP. {waiting.capitalize()}, and even if nobody ever waited you would "
+            f"gain {max(0.0, possible - 1):.0%}"
         ]
     sound = [run for run in standing.runs[1:] if run.applied_share >= APPLIED]
     fastest = max(sound, key=standing.speedup, default=None)
