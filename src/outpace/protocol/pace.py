@@ -75,7 +75,8 @@ class Pace:
         fitting = sorted(lag for lag in self._lags if lag <= cap)
         if 2 * len(fitting) < len(self._lags):
             return 0
-        return min(cap, fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0] * 5 // 4)
+        covered = fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0]
+        return min(cap, covered * 5 // 4 + 1)  # one more, so that ranks of the same nanosecond are together, too
 
     def best_quorum(self, round_: int, ranks: Collection[int]) -> int:
         """The quorum that gives the most useful contributions per second, from the observed durations.
