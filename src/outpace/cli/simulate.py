@@ -108,8 +108,7 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
         longest_ns = scenario.steps * (compute_ns + full_round_s(scenario) * 1e9 + scenario.apply_ms * 1e6)
     except OverflowError:
         longest_ns = math.inf
-    if longest_ns > LONGEST_NS:
-        raise InvalidRules("this would take centuries, more than simulated time can count; make its times smaller")
+    _check_length(longest_ns)
     if scenario.steps == 1 and not scenario.own_steps:
         raise InvalidRules(
             "with --steps 1 there is nothing to measure, because the clock stops when the last step begins; use "
@@ -118,10 +117,16 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
     return scenario
 
 
+def _check_length(longest_ns: float) -> None:
+    if longest_ns > LONGEST_NS:
+        raise InvalidRules("this would take centuries, more than simulated time can count; make its times smaller")
+
+
 def _simulate(comparison: Comparison, name: str, show: ShowStep) -> Timing:
     scenario = comparison.settings
     show(0, "simulating")
     comparison.standing.measure()
+    _check_length(scenario.steps * max(comparison.standing.compute_s) * 1e9)
     if comparison.workload is None:
         outcome = simulate_timing(name, scenario, lambda done: show(done, ""))
     else:

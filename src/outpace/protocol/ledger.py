@@ -29,7 +29,7 @@ class Ledger:
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
         #: result slots: those kept, one being written, and one for each rank that may be stopped holding one
-        self.slots = rules.max_staleness + 1 + rules.world
+        self.slots = rules.max_staleness + rules.world + 1 + rules.world
         self.members = Members()
         self.pace = Pace(rules.needs_pace)
         self.round = 0  #: the open round; also the version of a replica that applied everything sealed
@@ -318,7 +318,7 @@ class Ledger:
 
     def _complete(self, result: Round, now_ns: int) -> None:
         self.completed[result.number] = result
-        self.completed.pop(result.number - self.rules.max_staleness, None)
+        self._give_up_results()
         self.reducing = None
         if result.hyper_from is not None:
             self.hyper_step = result.hyper_from.step
@@ -336,6 +336,20 @@ class Ledger:
                 tallies[c.rank].on_time += 1
         self._settle(now_ns)
 
+    def _give_up_results(self) -> None:
+        """Keeps the last R results, and older ones that the latest snapshot does not cover yet.
+
+        Where late contributions count, each rank can complete one round before anybody has applied the first of them;
+        given up, that one would be lost to all.
+        """
+        keep, latest = self.rules.max_staleness, self.snapshots.latest
+        covered = self.round if latest is None else latest.version
+        for number in list(self.completed):
+            kept = len(self.completed)
+            if kept <= keep or (number >= covered and kept <= keep + self.rules.world):
+                return
+            del self.completed[number]
+
     def _settle_sync(self) -> None:
         """Ends a synchronisation when all who can are in it and nothing is pending."""
         if self.open.can or not self.open.unfinished or not self.open.is_empty:
@@ -346,7 +360,7 @@ class Ledger:
         self.round = self.sync.complete(self.round, [m.rank for m in waiting])
         if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
             self.completed = {}
-            self.snapshots.latest = None
+            self.snapshots.begin_anew()
         for member in waiting:
             member.state = ACTIVE
             self._follow(member)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 
+_NOBODY = -1  # no incarnation: a claim that can be given up, but not completed
+
+
 class SnapshotPlace(NamedTuple):
     """A complete snapshot: where, of which version, and the log position whose ledger it carries."""
 
@@ -39,14 +42,22 @@ class Snapshots:
         return True
 
     def complete(self, place: SnapshotPlace, rank: int, incarnation: int) -> bool:
-        """Makes the claimed buffer the latest snapshot, unless it is older than the one there."""
+        """Makes the claimed buffer the latest snapshot, unless one of that version is there or a newer one.
+
+        The first of a version stays: two ranks may have begun to write what all start from, and their weights differ.
+        """
         if self.claims.get(place.buffer) != (rank, incarnation):
             return False
         del self.claims[place.buffer]
-        if self.latest is not None and place.version < self.latest.version:
+        if self.latest is not None and place.version <= self.latest.version:
             return False
         self.latest = place
         return True
+
+    def begin_anew(self) -> None:
+        """Another numbering begins: what was being written is of the old one. Its buffers stay with their writers."""
+        self.latest = None
+        self.claims = {buffer: (rank, _NOBODY) for buffer, (rank, _) in self.claims.items()}
 
     def release(self, rank: int) -> None:
         """Ends the rank's claim: it is gone, or claims anew."""
