@@ -66,6 +66,7 @@ def test_a_measured_cost_is_taken_as_it_is() -> None:
         ("ethernet:gbps=-1", "gbps=-1 must be a number, 0 or more"),
         ("ethernet:gbps=0", "gbps must be greater than 0"),
         ("ethernet:latency_us=nan", "latency_us=nan"),
+        ("ethernet:latency_us=inf", "latency_us=inf"),
         ("ethernet:ranks_per_host=1.5", "ranks_per_host=1.5 must be a whole number"),
         ("ethernet:speed=3", "has no option 'speed'"),
     ],

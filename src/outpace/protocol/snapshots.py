@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-
 _NOBODY = -1  # no incarnation: a claim that can be given up, but not completed
 
 

@@ -43,7 +43,8 @@ class Scenario:
             good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
             if not good:
                 raise InvalidRules(f"{name}={value!r} must be a number, 0 or more")
-        self.compute_ns(0)(0)  # an imbalance that does not fit this world says so
+        self.links.hosts(self.ranks)  # a network or an imbalance that does not fit this world says so
+        self.compute_ns(0)(0)
 
     @cached_property
     def links(self) -> Network:

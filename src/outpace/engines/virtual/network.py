@@ -20,6 +20,8 @@ HOST_OVERHEAD_US = 100.0  #: what a round costs in one machine's memory before a
 HOST_GBYTES_PER_S = 10.0  #: what the cores of a small machine read and write together
 SERVER_GBYTES_PER_S = 100.0  #: those of a server with many memory channels
 
+_BANDWIDTHS = ("gbps", "host_gbytes_per_s")
+
 
 @dataclass(frozen=True)
 class Network:
@@ -48,11 +50,11 @@ class Network:
         for field in fields(self):
             value = getattr(self, field.name)
             good = isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-            if not good:
+            if not good or (value == math.inf and field.name not in _BANDWIDTHS):
                 raise InvalidRules(f"network option {field.name}={value!r} must be a number, 0 or more")
         if not isinstance(self.ranks_per_host, int):
             raise InvalidRules(f"network option ranks_per_host={self.ranks_per_host!r} must be a whole number")
-        for name in ("gbps", "host_gbytes_per_s"):
+        for name in _BANDWIDTHS:
             if not getattr(self, name):
                 raise InvalidRules(f"network option {name} must be greater than 0: nothing would ever arrive")
 
