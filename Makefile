@@ -1,12 +1,13 @@
 # make demo    the gain on one machine, in under two minutes
 # make test    lint, types and all tests
 # make lint    ruff and mypy alone
+# make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
 # make bench   speed against Gloo and Open MPI, as ratios within one run
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format bench clean
+.PHONY: demo test lint format fuzz bench clean
 
 demo: .venv/ready
 	$(BIN)/outpace demo
@@ -23,12 +24,17 @@ format: .venv/ready
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+fuzz: .venv/ready
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
 bench: .venv/ready
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
 	$(BIN)/python bench/collectives.py
 	$(BIN)/python bench/solo_step.py
 	$(BIN)/python bench/grace.py
 	$(BIN)/python bench/stops.py
+	$(BIN)/python bench/reality.py
+	$(BIN)/python bench/scale.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -241,6 +241,12 @@ def test_help_names_every_strategy_imbalance_and_network(capsys, monkeypatch, co
     assert max(map(len, out.splitlines())) <= int(columns)
 
 
+def test_a_time_that_is_too_long_only_now_and_then_is_refused_as_well(capsys):
+    code, lines = complaint(capsys, "--imbalance", "pauses:pause_ms=1e300", "--strategy", "allreduce")
+    assert code == 2
+    assert "this would take centuries" in lines[-1]
+
+
 def test_ctrl_c_keeps_what_ran(capsys, monkeypatch):
     run = simulate.simulate_timing
 

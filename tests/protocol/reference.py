@@ -306,3 +306,19 @@ class Reference:
         self.sync_version, self.sync_ranks = self.open, tuple(x.rank for x in waiting)
         for life in waiting:
             life.state = "active"
+
+
+def leaders(reference: Reference) -> dict[int, tuple[int, int] | None]:
+    """By the rule: of each round's on-time contributors the one with the most own steps, never going back."""
+    found: dict[int, tuple[int, int] | None] = {}
+    last = 0
+
+    def steps(g: Given) -> tuple[int, int]:
+        return g.step, -g.rank
+
+    for sealed in reference.sealed:
+        best = max((g for g in reference.entered(sealed.number) if g.counts and not g.refused), key=steps, default=None)
+        ahead = best is not None and best.step >= last
+        found[sealed.number] = (best.rank, best.step) if best is not None and ahead else None
+        last = best.step if best is not None and ahead else last
+    return found

@@ -12,7 +12,7 @@ from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 
 from .logs import arrive, dead, done, finish, join, refuse, sealed_ranks, started, sync
-from .reference import Given, Reference
+from .reference import Reference, leaders
 from .simulated_ranks import Choice, Run
 from .test_ledger_properties import CHOICES, all_rules, begin
 
@@ -107,22 +107,6 @@ def test_a_rank_that_is_always_refused_does_not_freeze_the_hyper_parameters_of_a
         ledger.apply(refuse(0, number + 10))
         assert leader(ledger) == (1, number + 1)
         ledger.apply(done(ledger))
-
-
-def leaders(reference: Reference) -> dict[int, tuple[int, int] | None]:
-    """By the rule: of each round's on-time contributors the one with the most own steps, never going back."""
-    found: dict[int, tuple[int, int] | None] = {}
-    last = 0
-
-    def steps(g: Given) -> tuple[int, int]:
-        return g.step, -g.rank
-
-    for sealed in reference.sealed:
-        best = max((g for g in reference.entered(sealed.number) if g.counts and not g.refused), key=steps, default=None)
-        ahead = best is not None and best.step >= last
-        found[sealed.number] = (best.rank, best.step) if best is not None and ahead else None
-        last = best.step if best is not None and ahead else last
-    return found
 
 
 @settings(max_examples=150)

@@ -1,0 +1,66 @@
+"""Rule 7: a replica is what plain torch makes of the rounds' averaged gradients, clip factors and hyper-parameters.
+
+One more replica is trained alone, by the plainest code, from the first snapshot on. All ranks must equal it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import torch
+
+from outpace.engines.base import Contents, Result
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.round import Round
+from outpace.replica import OptimizerReplica
+from tests.fuzz.checkers.base import Checker
+from tests.fuzz.lives import Life
+from tests.fuzz.models import fingerprint
+from tests.fuzz.watch import Scene
+
+
+class PlainTraining(Checker):
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self._alone: OptimizerReplica = scene.new_replica()
+        self._expected: list[str] = []  # by version
+
+    def event(self, event: Event, reason: str) -> None:
+        if event.kind == Kind.SNAPSHOT and not self._expected and not reason.startswith("ignored"):
+            first = self.scene.tensors.snapshots[event.place]
+            self._alone.adopt(Contents([t.clone() for t in first.tensors], first.plain))
+            self._expected.append(fingerprint(self._alone))
+
+    def completed(self, record: Round) -> None:
+        arrivals = [self.scene.arrival(c) for c in record.contributions]
+        if record.hyper_from is not None:
+            self._alone.hyper = self.scene.arrival(record.hyper_from).hyper
+        if not record.void:
+            self._take_hyper_parameters()
+            present = [any(mask) for mask in zip(*(a.present for a in arrivals), strict=True)]
+            self._step(self.scene.tensors.result(record).gradients, record.clip, present)
+        self._expected.append(fingerprint(self._alone))
+
+    def _step(self, gradients: Sequence[torch.Tensor], clip: float, present: list[bool]) -> None:
+        own = [gradient.clone() for gradient in gradients]
+        if clip != 1.0:
+            torch._foreach_mul_(own, clip)  # for a half type, other bits than a plain product
+        for parameter, gradient, is_there in zip(self._alone.parameters, own, present, strict=True):
+            parameter.grad = gradient if is_there else None
+        self._alone.inner.step()
+
+    def _take_hyper_parameters(self) -> None:
+        for group, values in zip(self._alone.inner.param_groups, json.loads(self._alone.hyper), strict=True):
+            group.update({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    def applied(self, life: Life, result: Result) -> None:
+        self._compare(life)
+
+    def adopted(self, life: Life, before: int) -> None:
+        self._compare(life)
+
+    def _compare(self, life: Life) -> None:
+        version = life.replica.version
+        same = version < len(self._expected) and life.fingerprint == self._expected[version]
+        assert same, f"{life} is at version {version} what plain training is not"

@@ -1,0 +1,38 @@
+"""Engines that are broken in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outpace.engines.base import Ticket
+from tests.fuzz.lives import WatchedEngine
+
+
+class LateWaits(WatchedEngine):
+    """A late rank waits for the quorum, too."""
+
+    def _arrive(self, row: int, version: int, samples: float) -> Ticket:
+        return super()._arrive(row, version, samples)._replace(waits=True)
+
+
+class NewestOnly(WatchedEngine):
+    """Of the rounds it missed, a rank applies the newest alone."""
+
+    async def _apply_until(self, version: int) -> None:
+        if version - 1 in self.ledger.completed:
+            self._replica.version = max(self._replica.version, version - 1)
+        await super()._apply_until(version)
+
+
+class BuffersApart(WatchedEngine):
+    """A meeting leaves the buffers of each rank as they were."""
+
+    def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
+        """Nothing."""
+
+
+class WaitsTooLong(WatchedEngine):
+    """A rank waits for one round more than it has to."""
+
+    async def _until_complete(self, version: int, purpose: str) -> None:
+        await super()._until_complete(version + 1, purpose)

@@ -1,0 +1,165 @@
+"""Ledgers that are broken in one place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.open_round import OpenRound
+from outpace.protocol.round import Contribution
+from outpace.protocol.rules import Rules, needed
+
+
+class _WithOpenRound(Ledger):
+    """A ledger whose open round is broken."""
+
+    open_round: type[OpenRound]
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self.open = self.open_round()
+
+
+class _KeepsCarried(OpenRound):
+    kept: frozenset[Contribution] = frozenset()
+
+    def close(self) -> tuple[Contribution, ...]:
+        again = [c for c in self.carried if c not in self.kept]
+        frozen = super().close()
+        self.carried, self.kept = again, self.kept.union(again)
+        return frozen
+
+
+class _LosesCarried(OpenRound):
+    def close(self) -> tuple[Contribution, ...]:
+        lost, self.carried = self.carried, []
+        frozen = super().close()
+        self.free(lost)
+        return frozen
+
+
+class _KeepsOrder(OpenRound):
+    def close(self) -> tuple[Contribution, ...]:
+        as_they_came = (*self.on_time, *self.carried)
+        super().close()
+        return as_they_came
+
+
+class CarriedTwice(_WithOpenRound):
+    """A late gradient goes with two rounds."""
+
+    open_round = _KeepsCarried
+
+
+class CarriedLost(_WithOpenRound):
+    """A late gradient goes with no round."""
+
+    open_round = _LosesCarried
+
+
+class ArrivalOrder(_WithOpenRound):
+    """A round is summed in the order of arrival."""
+
+    open_round = _KeepsOrder
+
+
+class SetNotFrozen(Ledger):
+    """What arrives between the seal and the end of the reduction still enters."""
+
+    def _place(self, contribution: Contribution, lag: int) -> str:
+        sealed = self.reducing
+        if sealed is None or not lag or self.rules.late == "drop":
+            return super()._place(contribution, lag)
+        self.open.rows.add((contribution.rank, contribution.row))
+        self.reducing = sealed._replace(contributions=tuple(sorted((*sealed.contributions, contribution))))
+        return f"late by {lag} rounds: entered round {sealed.number}, which was sealed"
+
+
+class QuorumOffByOne(Ledger):
+    """One fewer than the quorum is enough."""
+
+    def _quorum_is_met(self) -> bool:
+        is_count = self.rules.quorum not in ("adaptive", "majority-random")
+        return super()._quorum_is_met() or (is_count and len(self.open.present) >= self._needed - 1)
+
+
+class StalenessOffByOne(Ledger):
+    """A contribution one round too old is taken in."""
+
+    def _place(self, contribution: Contribution, lag: int) -> str:
+        rules = self.rules
+        self.rules = replace(rules, max_staleness=rules.max_staleness + 1)
+        reason = super()._place(contribution, lag)
+        self.rules = rules
+        return reason
+
+
+class RowFreedEarly(Ledger):
+    """A row is given back when its round is sealed, not when it is complete."""
+
+    def _close_round(self) -> None:
+        super()._close_round()
+        if self.reducing is not None:
+            self.open.free(self.reducing.contributions)
+
+
+class SlotReused(Ledger):
+    """A result is written over the one before it, which is still kept."""
+
+    def _free_slot(self) -> int:
+        return next((r.slot for r in self.completed.values()), super()._free_slot())
+
+
+class HyperGoesBack(Ledger):
+    """The hyper-parameters of a rank that is behind are taken after those of one ahead."""
+
+    def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
+        before, self.hyper_step = self.hyper_step, 0
+        leader = super()._leader(contributions)
+        self.hyper_step = before
+        return leader
+
+
+class DeadCounted(Ledger):
+    """The quorum is still taken of a rank that is dead."""
+
+    def apply(self, event: Event) -> str:
+        reason = super().apply(event)
+        if event.kind == Kind.DEAD and not reason.startswith("ignored"):
+            self.open.unfinished.add(event.rank)
+            self._needed = needed(self.rules.quorum, len(self.open.unfinished))
+        return reason
+
+
+class NeverBelowQuorum(Ledger):
+    """Rounds go on with fewer ranks than `min_ranks`."""
+
+    below_quorum = False  # type: ignore[assignment]
+
+
+class WrongDivisor(Ledger):
+    """The divisor counts only those who have data left."""
+
+    def _close_round(self) -> None:
+        super()._close_round()
+        if self.reducing is not None:
+            self.reducing = self.reducing._replace(world=len(self.open.unfinished))
+
+
+class WrongSnapshot(Ledger):
+    """A snapshot is announced as one round newer than it is."""
+
+    def apply(self, event: Event) -> str:
+        is_newer = event.kind == Kind.SNAPSHOT and 0 < event.round < self.complete
+        return super().apply(event._replace(round=event.round + 1) if is_newer else event)
+
+
+class OldRecordHeard(Ledger):
+    """A life that has joined may join again, and begins anew."""
+
+    def apply(self, event: Event) -> str:
+        known = self.members.by_rank.get(event.rank)
+        if event.kind == Kind.JOIN and known is not None and known.incarnation == event.incarnation:
+            known.incarnation -= 1
+        return super().apply(event)

@@ -1,0 +1,45 @@
+"""Shared tensors that are broken in one place."""
+
+from __future__ import annotations
+
+import math
+
+from outpace.engines.base import Result
+from outpace.engines.virtual.training import SharedTensors
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.round import Round
+
+
+class NobodyRefused(SharedTensors):
+    """A contribution that is not finite spoils the round of all."""
+
+    def reduce(self, sealed: Round) -> Event:
+        event = super().reduce(sealed)
+        if event.kind != Kind.REFUSE:
+            return event
+        slot, attempt = sealed.slot, sealed.attempt
+        self._slot_metas[slot] = next(self._row_metas[c.rank, c.row] for c in sealed.contributions)
+        return Event(Kind.DONE, 0, round=sealed.number, place=slot, attempt=attempt, value=math.nan)
+
+
+class AllPresent(SharedTensors):
+    """A parameter that nobody had a gradient for is stepped with zeros."""
+
+    def result(self, record: Round) -> Result:
+        result = super().result(record)
+        return result._replace(present=b"\1" * len(result.present))
+
+
+class WrongClip(SharedTensors):
+    """A result is clipped as if it were twice as long."""
+
+    def reduce(self, sealed: Round) -> Event:
+        event = super().reduce(sealed)
+        return event._replace(value=event.value / 2) if event.kind == Kind.DONE and event.value < 1 else event
+
+
+class ClipForgotten(SharedTensors):
+    """A result is applied without its clip factor."""
+
+    def result(self, record: Round) -> Result:
+        return super().result(record)._replace(round=record._replace(clip=1.0))
