@@ -89,7 +89,9 @@ def main() -> None:
             real, simulated = real_step_s(scenario, strategy), simulated_step_s(scenario, strategy)
             off = simulated / real - 1
             worst = max(worst, abs(off))
-            print(f"{imbalance:<46}{strategy:<16}{real * 1e3:>6.1f} ms{simulated * 1e3:>8.1f} ms{off:>+8.1%}", flush=True)
+            print(
+                f"{imbalance:<46}{strategy:<16}{real * 1e3:>6.1f} ms{simulated * 1e3:>8.1f} ms{off:>+8.1%}", flush=True
+            )
     print(f"\nlargest difference {worst:.1%}; goal {GOAL:.0%}: {'reached' if worst <= GOAL else 'MISSED'}")
 
 

@@ -40,11 +40,15 @@ def main() -> None:
     print(f"imbalance {IMBALANCE}, timing only, memory before the first run {peak_mb():.0f} MB (torch)")
     for strategy in STRATEGIES:
         took = seconds(strategy, 1024, 1000 // part)
-        print(f"{strategy:<16} 1,024 ranks x {1000 // part:,} steps: {took:5.1f} s, peak {peak_mb():.0f} MB", flush=True)
+        print(
+            f"{strategy:<16} 1,024 ranks x {1000 // part:,} steps: {took:5.1f} s, peak {peak_mb():.0f} MB", flush=True
+        )
     print("\nmicroseconds per rank and step, and that divided by log2(ranks):")
     print(f"{'ranks':>7}" + "".join(f"{name:>28}" for name in STRATEGIES))
     for ranks in WORLDS:
-        costs = [seconds(name, ranks, STEPS_OF_ALL // part // ranks) / (STEPS_OF_ALL / part) * 1e6 for name in STRATEGIES]
+        costs = [
+            seconds(name, ranks, STEPS_OF_ALL // part // ranks) / (STEPS_OF_ALL / part) * 1e6 for name in STRATEGIES
+        ]
         cells = (f"{cost:>17.1f} / log {cost / math.log2(ranks):>4.2f}" for cost in costs)
         print(f"{ranks:>7,}" + "".join(f"{cell:>28}" for cell in cells), flush=True)
 
