@@ -209,7 +209,7 @@ def test_a_log_hears_when_a_strategy_begins_and_what_it_reached(capsys):
         (["--apply-ms", "1e300"], "this would take centuries"),
         (["--network", "ethernett"], "no network is called 'ethernett'; did you mean ethernet"),
         (["--network", "ethernet:gbps=nan"], "gbps=nan must be a number, 0 or more"),
-        (["--network", "fixed:round_ms=inf"], "this would take centuries"),
+        (["--network", "fixed:round_ms=inf"], "round_ms=inf must be a number, 0 or more"),
         (["--network", "ethernet:bps=1"], "network 'ethernet' has no option 'bps'"),
         (["--strategies", "eager-sole"], "no strategy is called 'eager-sole'; did you mean eager-solo"),
         (["--strategy", "eager:quorum=9"], "quorum=9 is larger than the world of 8 ranks"),
