@@ -34,6 +34,8 @@ def _options(rest: str, text: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not value:
             raise InvalidRules(f"{part!r} in {text!r} is not of the form option=value")
+        if key.strip() in options:
+            raise InvalidRules(f"option {key.strip()!r} stands twice in {text!r}")
         options[key.strip()] = _value(value.strip())
     return options
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from outpace.errors import TraceInvalid
@@ -43,7 +45,7 @@ def test_balanced_ranks_stay_with_ddp(model: str) -> None:
     advice = advise(ddp_trace(model))
     assert advice.recommended == STAY
     assert advice.reasons[0].startswith("your ranks are balanced: stay with DDP")
-    assert "if your model has buffers (BatchNorm)" in words(advice)
+    assert "with buffers (BatchNorm) it also waits in forward" in words(advice)
 
 
 @pytest.mark.parametrize("model", ["random:k=1,delay_ms=200", "lognormal:mean_ms=40,sd_ms=80", "slow:k=1,factor=3"])
@@ -51,7 +53,7 @@ def test_imbalanced_ranks_get_a_strategy_that_gains(model: str) -> None:
     advice = advise(ddp_trace(model))
     speedup = advice.standing.speedup(run_of(advice, advice.recommended))
     assert speedup > 1.3
-    assert f"{speedup:.2f}x as fast" in advice.reasons[0]
+    assert f"{speedup:.2f}x as fast as waiting for all" in advice.reasons[0]
     assert speedup <= advice.possible * 1.01
 
 
@@ -96,6 +98,20 @@ def test_one_ranks_trace_still_shows_what_varies_in_time() -> None:
     advice = advise(ddp_trace("lognormal:mean_ms=40,sd_ms=80", kept=range(1)))
     assert advice.recommended != STAY
     assert "7 of 8 ranks left no trace" in words(advice)
+
+
+def test_who_has_the_right_strategy_is_told_to_keep_it() -> None:
+    trace = ddp_trace("slow:k=1,factor=3")
+    assert "keep it" not in words(advise(trace))
+    assert "keep it" in words(advise(replace(trace, strategy=advise(trace).recommended)))
+
+
+def test_the_parts_of_a_step_add_up_when_ranks_made_unequal_numbers_of_steps() -> None:
+    trace = ddp_trace("slow:k=1,factor=3", ranks=2)
+    cut = replace(trace.ranks[0], steps=trace.ranks[0].steps[:10])
+    present = present_of(replace(trace, ranks={**trace.ranks, 0: cut}))
+    assert present.compute_s + present.waiting_s + present.communication_s == pytest.approx(present.step_s)
+    assert present.slowest_over_median == pytest.approx(3.0)
 
 
 def test_a_short_trace_is_used_with_a_word() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 
 import pytest
@@ -11,7 +12,7 @@ import torch
 
 import outpace
 from outpace import DistributedOptimizer, Eager
-from outpace.errors import ModelMismatch, RankFailed
+from outpace.errors import InvalidRules, ModelMismatch, RankFailed
 
 
 def train(strategy: str, steps: int = 25, finishes: bool = True) -> list[bytes]:
@@ -56,12 +57,13 @@ def test_time_is_what_the_scenario_says() -> None:
 def test_each_rank_has_its_environment_and_its_generators_to_itself() -> None:
     def draws() -> list[object]:
         rank = os.environ["RANK"]
+        os.environ["MINE"] = rank
         random.seed(int(rank))
         optimizer = DistributedOptimizer(torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1), "eager-solo")
         seen: list[object] = []
         for _ in range(5):
             optimizer.step()
-            seen += [os.environ["RANK"] == rank, random.random()]
+            seen += [os.environ["RANK"] == rank == os.environ["MINE"], random.random()]
         optimizer.finish()
         return seen
 
@@ -72,6 +74,34 @@ def test_each_rank_has_its_environment_and_its_generators_to_itself() -> None:
         assert seen == [item for _ in range(5) for item in (True, own.random())]
     assert random.getstate() == before
     assert os.environ.get("RANK") == outside
+    assert "MINE" not in os.environ
+
+
+def test_generators_nobody_seeded_begin_as_in_processes_of_their_own() -> None:
+    run = outpace.simulate(lambda: (random.random(), torch.rand(1).item()), ranks=3)
+    assert len({own for own, _ in run.results}) == 3
+    assert len({alike for _, alike in run.results}) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"fn": 3}, "a function is needed"),
+        ({"fn": train, "args": 3}, "a sequence of its arguments"),
+        ({"fn": train, "foo": 1}, "simulate\\(\\) has no option 'foo'"),
+        ({"fn": train, "imbalance": None}, "imbalance=None must be a name"),
+        ({"fn": train, "ranks": 0}, "ranks=0 must be a whole number"),
+        ({"fn": train, "ranks": 10**6}, "more than is simulated here"),
+    ],
+)
+def test_wrong_arguments_are_named(arguments: dict[str, object], words: str) -> None:
+    with pytest.raises(InvalidRules, match=words):
+        outpace.simulate(**arguments)  # type: ignore[arg-type]
+
+
+def test_a_rank_that_exits_is_a_rank_that_failed() -> None:
+    with pytest.raises(RankFailed, match="SystemExit: 3"):
+        outpace.simulate(lambda: sys.exit(3), ranks=2)
 
 
 def test_a_script_that_simply_ends_leaves_the_others_alone() -> None:

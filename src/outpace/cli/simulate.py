@@ -29,8 +29,8 @@ EPILOG = "Options go behind the name: --imbalance slow:k=2,factor=3 --network et
 
 ABOUT_STRATEGIES = {
     "allreduce": "A round waits for everybody, as with DDP.",
-    "eager": "A round goes ahead with quorum=3, quorum=0.75 or quorum=adaptive: what pays most. Options of all: late, "
-    "max_staleness, grace.",
+    "eager": "A round goes ahead with quorum=3, quorum=0.75 or quorum=adaptive: most useful contributions, late ones "
+    "discounted. Options of all: late, max_staleness, grace.",
     "eager-majority": "A round goes ahead with at least half of the ranks.",
     "eager-solo": "A round goes ahead with the first rank, and who follows within the grace.",
 }

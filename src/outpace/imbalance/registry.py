@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from inspect import getdoc, signature
 
+from outpace.errors import InvalidRules
 from outpace.imbalance.base import Imbalance
 from outpace.imbalance.interruptions import Bursts, Pauses
 from outpace.imbalance.noise import ExponentialNoise, GammaNoise, LogNormalNoise, NormalNoise, ParetoNoise
@@ -50,6 +51,10 @@ def imbalance(choice: str | Imbalance, seed: int = 0) -> Imbalance:
     RandomRanks(k=2, delay_ms=300, seed=7)
     """
     if not isinstance(choice, str):
+        if not hasattr(choice, "compute_s"):
+            raise InvalidRules(
+                f"imbalance={choice!r} must be a name ({', '.join(names())}) or a model with compute_s()"
+            )
         return choice
     makers = {name: _seeded(maker, seed) for name, maker in IMBALANCES.items()}
     return build(choice, makers, "imbalance")

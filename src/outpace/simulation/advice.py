@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
@@ -28,7 +28,7 @@ APPLIED = 0.98  #: a strategy that drops more than the rest of this loses data
 SLOWER = 1.2  #: a rank that computes so much longer than the median is named
 FAIR = 0.5  #: a rank that has less than this of its fair share is hardly heard
 MOST_STEPS = 200_000  #: simulated at most, over all ranks: a few seconds
-SHORT = 20  #: steps of a rank below which a trace says little
+SHORT = 100  #: steps of a rank below which a trace says little
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def advise(trace: Trace, simulate: Callable[[str, Scenario], Timing] = simulate_
     scenario = replayed(trace)
     standing = Standing(scenario, [simulate(name, scenario) for name in COMPARED])
     present = present_of(trace)
-    chosen, reasons = _recommend(present, standing)
+    chosen, reasons = _recommend(present, standing, _as_far_as(trace))
     notes = _notes(trace, present, standing, chosen)
     return Advice(chosen.strategy if chosen else STAY, (*reasons, *notes), present, standing, trace.skipped)
 
@@ -79,12 +79,12 @@ def present_of(trace: Trace) -> Present:
     computing = compute_s(trace)
     slowest = max(computing, key=lambda rank: computing[rank])
     return Present(
-        step_s=fmean((step.end_ns - step.begin_ns) / 1e9 for r in trace.ranks.values() for step in steady(r)),
+        step_s=fmean(fmean((step.end_ns - step.begin_ns) / 1e9 for step in steady(r)) for r in trace.ranks.values()),
         compute_s=fmean(computing.values()),
         waiting_s=fmean(waiting_s(trace).values()),
         communication_s=communication_s(trace),
         slowest=slowest,
-        slowest_over_median=computing[slowest] / (median(computing.values()) or 1.0),
+        slowest_over_median=computing[slowest] / (median_low(computing.values()) or 1.0),
     )
 
 
@@ -113,26 +113,33 @@ def _possible(standing: Standing) -> float:
     return max(own_pace / standing.runs[0].throughput, *map(standing.speedup, standing.runs))
 
 
-def _recommend(present: Present, standing: Standing) -> tuple[Timing | None, list[str]]:
+def _as_far_as(trace: Trace) -> str:
+    """What a verdict begins with when it rests on some ranks only."""
+    recorded = len(trace.ranks)
+    return "" if recorded == trace.world else f"as far as {recorded} of {trace.world} ranks can show, "
+
+
+def _recommend(present: Present, standing: Standing, as_far_as: str) -> tuple[Timing | None, list[str]]:
     """The least stale strategy that is about as fast as the fastest, if any is worth it."""
     waiting = f"waiting for others costs {present.waiting_share:.0%} of a step now"
     possible = _possible(standing)
     if possible < WORTH_IT:
         return None, [
-            f"your ranks are balanced: stay with DDP. {waiting.capitalize()}, and even if nobody ever waited you would "
-            f"gain {max(0.0, possible - 1):.0%}"
+            f"{as_far_as}your ranks are balanced: stay with DDP. {waiting.capitalize()}, and even if nobody ever "
+            f"waited you would gain {max(0.0, possible - 1):.0%}"
         ]
     sound = [run for run in standing.runs[1:] if run.applied_share >= APPLIED]
     fastest = max(sound, key=standing.speedup, default=None)
     if fastest is None or standing.speedup(fastest) < WORTH_IT:
         best = max(map(standing.speedup, standing.runs[1:]))
         return None, [
-            f"stay with DDP: {waiting}, but no strategy gains more than {max(0.0, best - 1):.0%} on it here"
+            f"{as_far_as}stay with DDP: {waiting}, but no strategy gains more than {max(0.0, best - 1):.0%} on it here"
             + (" without dropping contributions" if fastest is None else "")
         ]
     chosen = next(run for run in sound if standing.speedup(run) >= CLOSE * standing.speedup(fastest))
     reasons = [
-        f"{waiting}. {_in_words(standing, chosen)}, of the {possible:.2f}x that is possible if nobody ever waited"
+        f"{as_far_as}{waiting}. {_in_words(standing, chosen)}, of the {possible:.2f}x that is possible if nobody "
+        "ever waited"
     ]
     if chosen is not fastest:
         reasons.append(f"{_in_words(standing, fastest)}: hardly faster, and staler")
@@ -141,8 +148,8 @@ def _recommend(present: Present, standing: Standing) -> tuple[Timing | None, lis
 
 def _in_words(standing: Standing, run: Timing) -> str:
     return (
-        f"{run.strategy} would be {standing.speedup(run):.2f}x as fast, with {run.late_share:.0%} of the "
-        f"contributions late (99 % by at most {run.staleness_of(0.99)} rounds)"
+        f"{run.strategy} would be {standing.speedup(run):.2f}x as fast as waiting for all, with {run.late_share:.0%} of "
+        f"the contributions late (99 % by at most {run.staleness_of(0.99)} rounds)"
     )
 
 
@@ -158,10 +165,13 @@ def _notes(trace: Trace, present: Present, standing: Standing, chosen: Timing | 
             f"the slowest rank would have {standing.fair_part(chosen):.0%} of its fair share of the contributions: "
             "where ranks hold different data, its data count less"
         )
+    if chosen is not None and trace.strategy == chosen.strategy:
+        yield f"{chosen.strategy} is what this run was recorded with: keep it"
     if chosen is None and trace.strategy == "ddp":
         yield (
-            "if your model has buffers (BatchNorm), DDP also waits in forward, which looks like computing; record once "
-            "more with DistributedDataParallel(..., forward_sync_buffers=False) to be sure"
+            "DDP may hide it: with buffers (BatchNorm) it also waits in forward, and when gradients are accumulated in "
+            "every backward, which looks like computing; to be sure, record once more with "
+            "DistributedDataParallel(..., forward_sync_buffers=False), and accumulate under no_sync()"
         )
     if present.communication_s > present.compute_s / 4:
         share = present.communication_s / present.step_s
@@ -174,4 +184,4 @@ def _notes(trace: Trace, present: Present, standing: Standing, chosen: Timing | 
         )
     shortest = min(len(rank.steps) for rank in trace.ranks.values())
     if shortest < SHORT:
-        yield f"a rank has {shortest} steps only: record a hundred or more before you decide"
+        yield f"a rank has {shortest} steps only: record {SHORT} or more before you decide"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
@@ -20,7 +20,7 @@ from outpace.engines.virtual.clock import Clock
 from outpace.engines.virtual.threads import ThreadTask
 from outpace.engines.virtual.training import SharedTensors, TrainingEngine
 from outpace.engines.virtual.world import World
-from outpace.errors import OutpaceError, RankFailed
+from outpace.errors import InvalidRules, OutpaceError, RankFailed
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica
@@ -50,6 +50,12 @@ def simulate(fn: Callable[..., Any], ranks: int = 8, args: Sequence[Any] = (), *
 
         outpace.simulate(train, ranks=8, compute_ms=100, imbalance="random:k=1,delay_ms=200")
     """
+    known = {option.name for option in fields(Scenario)} - {"ranks", "steps", "own_steps", "payload_mb"}
+    for option in options:
+        if option not in known:
+            raise InvalidRules(f"simulate() has no option {option!r}; it has {', '.join(sorted(known))}")
+    if not callable(fn) or not isinstance(args, Sequence):
+        raise InvalidRules(f"simulate({fn!r}, args={args!r}): a function is needed, and a sequence of its arguments")
     job = _Job(Scenario(ranks=ranks, own_steps=True, **options))
     return job.run(partial(fn, *args))
 
@@ -109,7 +115,7 @@ class SimulatedRank:
         self._function = function
         world = str(job.scenario.ranks)
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
-        self.task = ThreadTask(job.clock, self._live, here)
+        self.task = ThreadTask(job.clock, self._live, here, seed=job.scenario.seed * 65537 + rank)
 
     def open(self, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> TrainingEngine:
         """An engine for an optimizer made in this rank's thread. Waits until every rank has made one."""
@@ -131,7 +137,7 @@ class SimulatedRank:
         _here.rank = self
         try:
             self.result = self._function()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise RankFailed(f"simulated rank {self._rank} raised: {traceback.format_exc()}", self._rank) from error
         for engine in self.engines:
             engine.leave()  # as at the end of a process; one that has finished already is not heard

@@ -12,6 +12,8 @@ from outpace.engines.virtual.network import Network, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import Imbalance, imbalance
 
+MOST_RANKS, MOST_STEPS = 65_536, 10**9  #: a step takes some 30 microseconds
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -38,6 +40,11 @@ class Scenario:
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidRules(f"{name}={value!r} must be a whole number, at least 1")
+        if self.ranks > MOST_RANKS or self.ranks * self.steps > MOST_STEPS:
+            raise InvalidRules(
+                f"{self.ranks:,} ranks x {self.steps:,} steps are more than is simulated here, {MOST_RANKS:,} ranks "
+                f"and {MOST_STEPS:,} steps in all (some hours); make one of them smaller"
+            )
         for name in ("compute_ms", "payload_mb", "apply_ms"):
             value = getattr(self, name)
             good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf

@@ -30,9 +30,9 @@ class Killed(BaseException):
 class ThreadTask(Task):
     """A function on the clock."""
 
-    def __init__(self, clock: Clock, function: Callable[[], None], environment: dict[str, str]) -> None:
+    def __init__(self, clock: Clock, function: Callable[[], None], environment: dict[str, str], seed: int) -> None:
         super().__init__(clock, _nothing())
-        self._surroundings = Surroundings(environment)
+        self._surroundings = Surroundings(environment, seed)
         self._function = function
         self._thread: threading.Thread | None = None
         self._turn = threading.Semaphore(0)  # the thread may run
@@ -86,26 +86,43 @@ class ThreadTask(Task):
 
 
 class Surroundings:
-    """What belongs to a process, for a thread that shares one: put in place on entry, kept for later on exit."""
+    """What belongs to a process, for a thread that shares one: put in place on entry, kept for later on exit.
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._environment = environment
-        self._generators = _generators()
+    As in processes of their own, torch's generator begins alike on all ranks, and Python's and numpy's do not.
+    """
+
+    def __init__(self, environment: dict[str, str], seed: int) -> None:
+        self._environment = {**os.environ, **environment}
+        self._generators = _fresh_generators(seed)
 
     def __enter__(self) -> None:
-        self._outer = (_generators(), {key: os.environ.get(key) for key in self._environment})
-        os.environ.update(self._environment)
+        self._outer = (dict(os.environ), _generators())
+        _set_environment(self._environment)
         _set_generators(self._generators)
 
     def __exit__(self, *_: object) -> None:
-        generators, environment = self._outer
-        self._generators = _generators()
+        self._environment, self._generators = dict(os.environ), _generators()
+        environment, generators = self._outer
+        _set_environment(environment)
         _set_generators(generators)
-        for key, value in environment.items():
-            if value is None:
-                os.environ.pop(key, None)
-            else:
-                os.environ[key] = value
+
+
+def _set_environment(wanted: dict[str, str]) -> None:
+    for key in [key for key in os.environ if key not in wanted]:
+        del os.environ[key]
+    for key, value in wanted.items():
+        if os.environ.get(key) != value:
+            os.environ[key] = value
+
+
+def _fresh_generators(seed: int) -> tuple[Any, ...]:
+    numpy = sys.modules.get("numpy")
+    drawn = random.Random(seed)
+    return (
+        torch.get_rng_state(),
+        drawn.getstate(),
+        None if numpy is None else numpy.random.RandomState(drawn.getrandbits(32)).get_state(),
+    )
 
 
 def _generators() -> tuple[Any, ...]:
