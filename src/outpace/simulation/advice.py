@@ -148,8 +148,8 @@ def _recommend(present: Present, standing: Standing, as_far_as: str) -> tuple[Ti
 
 def _in_words(standing: Standing, run: Timing) -> str:
     return (
-        f"{run.strategy} would be {standing.speedup(run):.2f}x as fast as waiting for all, with {run.late_share:.0%} of "
-        f"the contributions late (99 % by at most {run.staleness_of(0.99)} rounds)"
+        f"{run.strategy} would be {standing.speedup(run):.2f}x as fast as waiting for all, with "
+        f"{run.late_share:.0%} of the contributions late (99 % by at most {run.staleness_of(0.99)} rounds)"
     )
 
 
