@@ -461,10 +461,10 @@ def lost_snapshot_writers(directory: str) -> ranks.Report:
     report = ranks.Report(rank)
     if rank in (1, 2):
         os.environ["OUTPACE_FAULT"] = f"kill:writing-snapshot:{rank}"
-    counter = ranks.Counter(6, "eager:quorum=2,max_staleness=1,grace=0,min_ranks=1", report)
+    counter = ranks.Counter(40, "eager:quorum=2,max_staleness=1,grace=0,min_ranks=1", report)
     if rank == 3:
         wait_for_version(counter.opt, 1)
-    for step in range(6):
+    for step in range(40):
         counter.step(step)
     counter.opt.finish()
     report.final = digest(counter.opt)

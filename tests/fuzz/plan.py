@@ -6,12 +6,13 @@ The odds favour what goes wrong: ranks that lag, few kept results, costs of comm
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from outpace.simulation import Scenario
 from outpace.strategies import Eager
 
+STORM_EVERY = 16  #: one seed in so many is a storm of crashes
 POINTS = ("", "", "", "depositing", "waiting", "applying", "writing a snapshot")
 
 IMBALANCES = (
@@ -89,8 +90,12 @@ class Plan:
 
 
 def plan_of(seed: int) -> Plan:
-    """The run of this seed."""
-    draw = random.Random(seed)
+    """The run of this seed. What is drawn is what kept seeds mean: new odds go to seeds of their own."""
+    plan = _plan(random.Random(seed), seed)
+    return _storm(random.Random(f"storm {seed}"), plan) if seed % STORM_EVERY == STORM_EVERY - 1 else plan
+
+
+def _plan(draw: random.Random, seed: int) -> Plan:
     ranks = draw.choice((1, 2, 2, 3, 3, 3, 4, 4, 5, 6, 7, 8))
     scenario = _scenario(draw, ranks, seed)
     steps = tuple(draw.choice((0, 1, 3, 6, 9, 12, 15)) for _ in range(ranks))
@@ -104,6 +109,36 @@ def plan_of(seed: int) -> Plan:
         sync_every=draw.choice((0, 0, 0, 2, 5)),
         joins_ms=tuple(draw.choice((0.0, 0.0, 0.0, draw.uniform(0, horizon_ms / 3))) for _ in range(ranks)),
         faults=tuple(sorted(_faults(draw, ranks, horizon_ms))),
+    )
+
+
+def _storm(draw: random.Random, plan: Plan) -> Plan:
+    """Ranks crash and come back many times over, where little is kept and applying takes longer than a round."""
+    late, staleness, quorum = (
+        draw.choice(("carry", "count", "count")),
+        draw.choice((1, 1, 2)),
+        draw.choice(("solo", "majority")),
+    )
+    lasts = ((0, 0), (0, 20), (0, 200))
+    faults = (
+        Fault(
+            draw.uniform(0, 1500),
+            draw.choice(("crash", "crash", "crash", "pause")),
+            draw.randrange(plan.ranks),
+            draw.choice(POINTS),
+            draw.random(),
+            draw.uniform(*draw.choice(lasts)),
+        )
+        for _ in range(draw.randint(10, 40))
+    )
+    return replace(
+        plan,
+        strategy=replace(plan.strategy, late=late, max_staleness=staleness, quorum=quorum, min_ranks=1),
+        scenario=replace(
+            plan.scenario, compute_ms=draw.choice((1.0, 10.0)), apply_ms=draw.choice((30.0, 100.0, 300.0))
+        ),
+        steps=tuple(draw.randint(5, 25) for _ in range(plan.ranks)),
+        faults=tuple(sorted(faults)),
     )
 
 
