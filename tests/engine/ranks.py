@@ -140,8 +140,12 @@ def count(strategy: str, steps: int, delay_s: float = 0.002, padding: int = 0) -
     return report
 
 
-def stopped(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "T"
+def lost(pid: int) -> bool:
+    """Whether that process is stopped, or gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "TZX"
+    except OSError:
+        return True
 
 
 def count_with_fault_and_a_short_log(*args) -> Report:
@@ -160,7 +164,7 @@ def count_with_fault(
 ) -> Report:
     """As `count`, with a fault at a named point in some ranks.
 
-    Rank 0 watches for ranks that are really stopped, goes on for `meanwhile` rounds, and only then wakes them.
+    Rank 0 watches until every fault has happened, goes on for `meanwhile` rounds, and only then wakes who is stopped.
     """
     rank = my_rank()
     report = Report(rank)
@@ -186,14 +190,15 @@ class Waker:
     """Wakes stopped ranks once enough rounds went on without them."""
 
     def __init__(self, faults: dict[int, str], directory: str) -> None:
-        asked = [rank for rank, fault in faults.items() if fault.startswith("stop")]
-        self.pids = [int(Path(directory, str(rank)).read_text()) for rank in asked]
+        pids = {rank: int(Path(directory, str(rank)).read_text()) for rank in faults}
+        self.faulty = list(pids.values())
+        self.sleepers = [pid for rank, pid in pids.items() if faults[rank].startswith("stop")]
         self.since: int | None = None
         self.rounds_meanwhile = 0
-        self.woken = not self.pids
+        self.woken = False
 
     def look(self, version: int, meanwhile: int) -> None:
-        if self.woken or not all(stopped(pid) for pid in self.pids):
+        if self.woken or not all(map(lost, self.faulty)):
             return
         self.since = version if self.since is None else self.since
         self.rounds_meanwhile = version - self.since
@@ -202,7 +207,7 @@ class Waker:
 
     def wake(self) -> None:
         self.woken = True
-        for pid in self.pids:
+        for pid in self.sleepers:
             os.kill(pid, signal.SIGCONT)
 
 
