@@ -33,9 +33,9 @@ class BareReplica(OptimizerReplica):
         self._deposits = deposits
         self.seen = self.weight.detach()
 
-    def deposit(self, row, work: Work):
+    def deposit(self, row, work: Work, onto=None):
         """Copies the gradients, or leaves what lies in the row already."""
-        return super().deposit(row, work) if self._deposits else (b"\1", b"")
+        return super().deposit(row, work, onto) if self._deposits else (b"\1", b"")
 
     def apply(self, result: Result) -> None:
         """Has the averaged vector, readable in place, as an optimizer would."""

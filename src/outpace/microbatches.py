@@ -1,39 +1,95 @@
-"""Rounds of micro-batches for `DistributedOptimizer.rounds`. Owns counting batches and samples."""
+"""Rounds of micro-batches for `DistributedOptimizer.rounds`. Owns counting them, and what a round leaves over."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from outpace.errors import InvalidRules
+from outpace.strategies.base import After
+
+Boundary = Callable[["MicrobatchRound"], After]
+
+
+class Batches:
+    """What a loader gives, and what was given back to be computed again."""
+
+    def __init__(self, loader: Iterable[Any]) -> None:
+        self._loader = iter(loader)
+        self._again: deque[Any] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return self._again.popleft() if self._again else next(self._loader)
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there is another one. Takes it from the loader already."""
+        for batch in self:
+            self.give_back(batch)
+            return True
+        return False
+
+    def give_back(self, batch: Any) -> None:
+        """This one comes next."""
+        self._again.appendleft(batch)
 
 
 class MicrobatchRound:
     """The micro-batches of one round. Iterate over it once, then call `step()`."""
 
-    def __init__(self, first: Any, rest: Iterator[Any], planned: int) -> None:
-        self._batches = itertools.chain([first], itertools.islice(rest, planned - 1))
+    def __init__(self, batches: Batches, planned: int, boundary: Boundary, drops_rest: bool) -> None:
         self.planned = planned
-        self.done = 0  #: micro-batches handed out
+        self.done = 0  #: micro-batches handed out, and not taken back
         self.samples = 0.0  #: in them
+        self.is_over = False  #: ended early, by the strategy
+        self._batches = batches
+        self._boundary = boundary
+        self._drops_rest = drops_rest
+        self._last: Any = None
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self._batches:
+            self._last = batch
             self.done += 1
             self.samples += batch_size(batch)
             yield batch
+            if self.done == self.planned or not self._batches.has_more:
+                return
+            after = self._boundary(self)
+            if after is not After.GO_ON:
+                self._end_early(after)
+                return
+
+    def take_back(self) -> None:
+        """The last micro-batch was not taken in: it is computed again in the next round."""
+        self.done -= 1
+        self.samples -= batch_size(self._last)
+        self._batches.give_back(self._last)
+
+    def _end_early(self, after: After) -> None:
+        self.is_over = True
+        if after is After.AGAIN:
+            self.take_back()
+        if self._drops_rest:
+            for _, _ in zip(range(self.planned - self.done), self._batches, strict=False):
+                continue
 
 
-def rounds_of(loader: Iterable[Any], microbatches: int) -> Iterator[MicrobatchRound]:
+def rounds_of(
+    loader: Iterable[Any], microbatches: int, boundary: Boundary, drops_rest: bool = False
+) -> Iterator[MicrobatchRound]:
     """Rounds of up to so many micro-batches each; what a round leaves over opens the next."""
-    if not isinstance(microbatches, int) or microbatches < 1:
+    if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
         raise InvalidRules(f"microbatches={microbatches!r} must be a whole number, at least 1")
-    batches = iter(loader)
-    for first in batches:
-        yield MicrobatchRound(first, batches, microbatches)
+    batches = Batches(loader)
+    while batches.has_more:
+        yield MicrobatchRound(batches, microbatches, boundary, drops_rest)
 
 
 def batch_size(batch: Any) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, NoReturn
 
 import torch
@@ -24,6 +25,7 @@ from outpace.replica import OptimizerReplica, RoundHook
 from outpace.simulation.own_loop import simulated_rank
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name
+from outpace.strategies.base import After
 
 log = logging.getLogger("outpace")
 
@@ -75,7 +77,8 @@ class DistributedOptimizer(Optimizer):
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
         self._strategy = by_name(strategy)
         self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round)
-        self._replica = OptimizerReplica(optimizer, model, self._trace.on_round)
+        self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
+        self._replica.max_grad_norm = max_grad_norm
         self._finished = False
         self._last = Ticket(0, 0, False, "nothing contributed yet")
         self._steps = 0
@@ -112,17 +115,26 @@ class DistributedOptimizer(Optimizer):
     def defaults(self, defaults: dict[str, Any]) -> None:
         self.inner.defaults = defaults
 
-    def step(self, closure: Callable[[], float] | None = None, *, samples: float | None = None) -> None:  # type: ignore[override]
+    def step(  # type: ignore[override]
+        self,
+        closure: Callable[[], float] | None = None,
+        *,
+        samples: float | None = None,
+        loss: float | torch.Tensor | None = None,
+    ) -> None:
         """Contributes the gradients and applies every round that is decided.
 
-        Waits for the strategy's quorum if this contribution is on time, and for nobody if it is late. `samples` is
-        the size of the mini-batch, for strategies that normalise by it.
+        Waits as the strategy says: for the quorum if this contribution is on time, and for nobody if it is late.
+        `samples` is the size of the mini-batch, for strategies that normalise by it, and `loss` its loss, for those
+        that follow the best.
         """
         ready = time.monotonic_ns()
         self._refuse_closure(closure)
         self._check_usable("step")
-        work = self._work(samples)
-        self._last = self._engine.run(self._strategy.step(self._engine, work))
+        work = self._work(samples)._replace(loss=_plain(loss))
+        self._last = self._engine.run(self._computed_step(work))
+        if self._round is not None and not self._last.taken and not self._round.is_over:
+            self._round.take_back()
         self._steps += 1
         self._trace.step(ready, self._last, work.samples)
         if not self._last.waits:
@@ -175,12 +187,15 @@ class DistributedOptimizer(Optimizer):
                 optimizer.step()
 
         The contribution is the mean of its micro-batches' gradients; samples are counted. Gradients are cleared
-        before each round. The last round may be shorter.
+        before each round. The last round may be shorter. A strategy may end a round early (`nonblocking`,
+        `dropcompute`, `m-sync`, `rennala`): its remaining micro-batches come in the next round, or are dropped where
+        the strategy says so.
         """
         try:
-            for self._round in rounds_of(loader, microbatches):
+            for batches in rounds_of(loader, microbatches, self._boundary, self._strategy.drops_rest):
+                self._round = batches
                 self.zero_grad()
-                yield self._round
+                yield batches
         finally:
             self._round = None
 
@@ -189,6 +204,7 @@ class DistributedOptimizer(Optimizer):
         checkpoint. Waits for every rank that has not finished, and flushes what was carried."""
         self._check_usable("synchronize")
         began = time.monotonic_ns()
+        self._engine.run(self._strategy.meet(self._engine))
         self._engine.run(self._engine.synchronize())
         self._trace.synchronized(began)
 
@@ -199,6 +215,7 @@ class DistributedOptimizer(Optimizer):
             return
         self._check_usable("finish")
         began = time.monotonic_ns()
+        self._engine.run(self._strategy.meet(self._engine))
         self._engine.run(self._engine.finish())
         self._finished = True
         lifetimes.forget(self._engine)
@@ -241,13 +258,34 @@ class DistributedOptimizer(Optimizer):
 
     # -- details ---------------------------------------------------------------------------------------------------
 
+    async def _computed_step(self, work: Work) -> Ticket:
+        """The time of computing has passed where a round ended early."""
+        if self._round is None or not self._round.is_over:
+            await self._engine.compute(1 if self._round is None else self._round.planned)
+        return await self._strategy.step(self._engine, work)
+
+    def _boundary(self, batches: MicrobatchRound) -> After:
+        """Between two micro-batches."""
+        after = self._engine.run(self._computed_microbatch(batches))
+        if self._engine.rules.cumulative:
+            self.zero_grad()  # what was computed is with the others, and what comes is added to it there
+        return after
+
+    async def _computed_microbatch(self, batches: MicrobatchRound) -> After:
+        await self._engine.compute(batches.planned)
+        return await self._strategy.microbatch(self._engine, self._work(None))
+
     def _work(self, samples: float | None) -> Work:
-        batches = self._round
+        batches, rules = self._round, self._engine.rules
         if samples is not None and not samples > 0:
             raise InvalidRules(f"step(samples={samples!r}): the size of a mini-batch must be greater than 0")
+        if rules.of_sums and batches is not None:  # micro-batches are counted
+            return Work(1.0 if rules.cumulative else float(batches.done), planned=float(batches.planned))
+        if rules.of_sums:
+            return Work()
         if samples is None and batches is not None:
             samples = batches.samples
-        if samples is None and self._engine.rules.normalise == "samples":
+        if samples is None and rules.normalise == "samples":
             raise InvalidRules(
                 'normalise="samples" needs the size of each mini-batch: call step(samples=n), or use rounds()'
             )
@@ -281,13 +319,18 @@ class DistributedOptimizer(Optimizer):
             )
 
 
+def _plain(loss: float | torch.Tensor | None) -> float | None:
+    return float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
+
+
 def _open(
     engine: str, replica: OptimizerReplica, chosen: Strategy, max_grad_norm: float | None, timeout_s: float
 ) -> ReplicaEngine:
     place = whereami()
     if engine not in ("auto", "local"):
         raise InvalidRules(f'engine={engine!r} is unknown; choose "auto" or "local"')
-    rules = chosen.rules(place.world)
+    rules = replace(chosen.rules(place.world), strategy=repr(chosen))
+    max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # else each rank clips its own
     simulated = simulated_rank()
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)

@@ -6,6 +6,7 @@ Must never decide when or what to apply: the engine hands it rounds, in order, a
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from operator import is_
@@ -15,9 +16,11 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from outpace.engines.base import Contents, Result, Work
+from outpace.engines.base import Contents, Notes, Result, Work
 from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
 from outpace.protocol.round import Round
+
+log = logging.getLogger("outpace")
 
 _NOT_HYPER = ("params", "param_names")
 RoundHook = Callable[[Round], None]
@@ -39,6 +42,9 @@ class OptimizerReplica:
         frozen = {id(p): p for p in everything if id(p) not in chosen}
         self._frozen = list(frozen.values())
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
+        self.max_grad_norm: float | None = None  #: for steps of its own
+        self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
+        self._present = b""  # parameters with a gradient in the last row
         self.is_torn = False  #: interrupted in the middle of a step: neither the old version nor the new one
         self._kept_by_optimizer: set[str] = set()  # group entries the optimizer itself changes, as it does its state
         self._private: list[torch.Tensor] | None = None
@@ -69,8 +75,21 @@ class OptimizerReplica:
 
     # -- contributing ----------------------------------------------------------------------------------------------
 
-    def deposit(self, row: Sequence[torch.Tensor], work: Work) -> tuple[bytes, bytes]:
-        """Copies all gradients into the row. Parameters without one contribute zeros and say so."""
+    def deposit(
+        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Copies all gradients into the row. Parameters without one contribute zeros and say so.
+
+        With an earlier row, the new one is the sum of both.
+        """
+        present = self._copy_gradients(row, work.scale)
+        if onto is not None:
+            torch._foreach_add_(list(row), list(onto))
+            present = bytes(map(int.__or__, present, self._present))
+        self._present = present
+        return present, self._own_hyper()
+
+    def _copy_gradients(self, row: Sequence[torch.Tensor], scale: float) -> bytes:
         self.check_unchanged()
         places, gradients, present = [], [], []
         for index, (place, parameter) in enumerate(zip(row, self.parameters, strict=True)):
@@ -88,9 +107,66 @@ class OptimizerReplica:
             gradients.append(gradient)
         if places:
             torch._foreach_copy_(places, gradients)
-            if work.scale != 1.0:
-                torch._foreach_mul_(places, work.scale)
-        return bytes(present), self._own_hyper()
+            if scale != 1.0:
+                torch._foreach_mul_(places, scale)
+        return bytes(present)
+
+    # -- steps of its own, for strategies that average weights -----------------------------------------------------
+
+    def local_step(self, work: Work) -> None:
+        """Takes the inner optimizer's step with this rank's own gradients. One that is not finite is left out."""
+        self.check_unchanged()
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if gradients and work.scale != 1.0:
+            torch._foreach_mul_(gradients, work.scale)
+        if not self._is_finite(gradients):
+            self.refused += 1
+            log.warning("a gradient is not finite: this rank leaves out its step, the %d-th so far", self.refused)
+            return
+        self.is_torn = True
+        self._own_step()
+        self.is_torn = False
+
+    def _own_step(self) -> None:
+        self.inner.step()
+
+    def _is_finite(self, gradients: list[torch.Tensor]) -> bool:
+        """Clips, too, if that is wanted: the norm is known then."""
+        if self.max_grad_norm is not None and gradients:
+            return bool(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm).isfinite())
+        return all(bool(norm.isfinite()) for norm in torch._foreach_norm(gradients)) if gradients else True
+
+    def prepare(self) -> None:
+        """The weights can be published as they are."""
+
+    def published(self) -> list[torch.Tensor]:
+        """The weights."""
+        return [p.detach() for p in self.parameters]
+
+    def notes(self) -> Notes:
+        """Nothing goes with them."""
+        return ()
+
+    def averaged(self, notes: Notes) -> None:
+        """The weights are an average now."""
+
+    def rebase(self, weights: Sequence[torch.Tensor]) -> None:
+        """Puts what was done since the last average on top of other weights."""
+        raise NotImplementedError
+
+    def meeting(self) -> list[torch.Tensor]:
+        """The model's buffers."""
+        return self.buffers()
+
+    def met(self) -> None:
+        """Nothing else depends on them."""
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the weights and the inner optimizer's state. Local."""
+        return {}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `extra_state`."""
 
     # -- applying --------------------------------------------------------------------------------------------------
 

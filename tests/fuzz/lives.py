@@ -89,6 +89,7 @@ class Life:
             poison(self._model, plan.seed + step)
         if run.faults.is_huge:
             enlarge(self._model)
+        await self.engine.compute()
         await plan.strategy.step(self.engine, Work(plan.samples(self.rank, step)))
 
     async def _synchronize(self) -> None:
@@ -109,9 +110,9 @@ class WatchedReplica(OptimizerReplica):
         super().__init__(*parts)  # type: ignore[arg-type]
         self._life = life
 
-    def deposit(self, row: object, work: Work) -> tuple[bytes, bytes]:
+    def deposit(self, row: object, work: Work, onto: object = None) -> tuple[bytes, bytes]:
         self._life.tell("depositing")
-        return super().deposit(row, work)  # type: ignore[arg-type]
+        return super().deposit(row, work, onto)  # type: ignore[arg-type]
 
     def apply(self, result: Result) -> None:
         self._life.tell("applying", result)

@@ -22,7 +22,7 @@ from outpace.protocol.rules import Rules, needed
         ({"quorum": True}, "quorum=True must be a name"),
         ({"quorum": None}, "quorum=None must be a name"),
         ({"late": "lose"}, "late='lose' is unknown; choose one of carry, count, drop"),
-        ({"normalise": "sum"}, "normalise='sum' is unknown; choose one of world, contributors, samples"),
+        ({"normalise": "total"}, "normalise='total' is unknown; choose one of world, contributors, samples"),
         ({"max_staleness": 0}, "max_staleness=0 must be a whole number of rounds, at least 1"),
         ({"max_staleness": 1.5}, "max_staleness=1.5 must be a whole number"),
         ({"grace": -1}, 'grace=-1 must be "auto" or a number of seconds'),

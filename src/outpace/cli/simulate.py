@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from outpace.cli.parser import add_settings, listing, megabytes, milliseconds, paragraph
+from outpace.cli.parser import add_settings, at_least_one, listing, megabytes, milliseconds, paragraph
 from outpace.cli.progress import ShowStep, watcher
 from outpace.cli.simulate_report import SYSTEMS, USUAL, Comparison, figure, print_report, to_json
 from outpace.engines.virtual.network import NETWORKS
@@ -70,6 +70,13 @@ def add(commands: Any) -> None:
     )
     option = parser.add_argument
     option("--own-steps", action="store_true", help="no pool: every rank makes exactly as many steps")
+    option(
+        "--microbatches",
+        type=at_least_one,
+        default=USUAL.microbatches,
+        metavar="N",
+        help="of a step, for strategies that may end one early (%(default)d)",
+    )
     option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
     option("--network", default=USUAL.network, metavar="NAME", help="what links the ranks (%(default)s)")
     option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help="optimizer step (%(default)g)")

@@ -16,7 +16,7 @@ def description_of(
     """Plain values by which ranks compare model, optimizer and rules."""
     return {
         "parameters": vector.describe(),
-        "buffers": [[f"buffer {i}", list(b.shape), str(b.dtype)] for i, b in enumerate(replica.buffers())],
+        "buffers": [[f"buffer {i}", list(b.shape), str(b.dtype)] for i, b in enumerate(replica.meeting())],
         "optimizer": type(replica.inner).__name__,
         "groups": [len(group["params"]) for group in replica.inner.param_groups],
         "max_grad_norm": max_grad_norm,

@@ -6,17 +6,20 @@ engine suspends the coroutine instead and interleaves many ranks. A strategy can
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.published import Frozen
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 
 T = TypeVar("T")
+Notes = tuple[float, ...]  #: a few numbers that go with published weights
+MOST_NOTES = 4
 
 
 class Work(NamedTuple):
@@ -24,6 +27,8 @@ class Work(NamedTuple):
 
     samples: float = 1.0
     scale: float = 1.0  #: factor on the gradients, 1/m after m micro-batches
+    planned: float = 1.0  #: samples it would have had if everything planned were finished
+    loss: float | None = None  #: of the mini-batch, for strategies that follow the best
 
 
 class Ticket(NamedTuple):
@@ -33,6 +38,7 @@ class Ticket(NamedTuple):
     round: int  #: the round that was open when it arrived
     waits: bool  #: whether its rank is among those the round decides about
     reason: str
+    taken: bool = True  #: whether it is with the others now; False if it came too late to be added to an earlier part
 
 
 class Result(NamedTuple):
@@ -57,11 +63,32 @@ class Replica(Protocol):
 
     version: int
 
-    def deposit(self, row: Sequence[torch.Tensor], work: Work) -> tuple[bytes, bytes]:
-        """Writes the gradients; returns which parameters had one, and the hyper-parameters."""
+    def deposit(
+        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Writes the gradients, added to those of an earlier row if one is given; returns which parameters had one,
+        and the hyper-parameters."""
 
     def apply(self, result: Result) -> None:
         """Takes one optimizer step with a round's result."""
+
+    def local_step(self, work: Work) -> None:
+        """Takes one optimizer step with this rank's own gradients."""
+
+    def prepare(self) -> None:
+        """It is about to be published."""
+
+    def published(self) -> list[torch.Tensor]:
+        """What averaging strategies publish, and what an average is written into."""
+
+    def notes(self) -> Notes:
+        """Numbers that are averaged along with it."""
+
+    def averaged(self, notes: Notes) -> None:
+        """`published` holds an average now, of the notes too: takes it over."""
+
+    def rebase(self, weights: Sequence[torch.Tensor]) -> None:
+        """Puts what was done since the last average on top of other weights."""
 
     def capture(self) -> Contents:
         """What another rank needs to become this replica."""
@@ -69,8 +96,11 @@ class Replica(Protocol):
     def adopt(self, contents: Contents) -> None:
         """Becomes what was captured."""
 
-    def buffers(self) -> list[torch.Tensor]:
-        """Model state that is local while training and averaged at `synchronize`."""
+    def meeting(self) -> list[torch.Tensor]:
+        """What is local while training and averaged when all meet: model buffers, and what a strategy keeps apart."""
+
+    def met(self) -> None:
+        """That was averaged just now."""
 
 
 class Engine(Protocol):
@@ -88,14 +118,63 @@ class Engine(Protocol):
     def waited_s(self) -> float:
         """Seconds this rank has waited for others."""
 
-    async def begin(self, work: Work) -> Ticket:
-        """Gives a contribution away. Never waits for anybody."""
+    @property
+    def version(self) -> int:
+        """Rounds this rank has applied."""
+
+    memory: dict[str, Any]  #: what the strategy remembers on this rank
+    steps: int  #: local steps of the inner optimizer
+
+    def look(self) -> None:
+        """Takes in what the others have done meanwhile."""
+
+    def tell(self, step: int, index: int, value: float) -> None:
+        """Tells all ranks a number; it is in `ledger.told` of whoever reads on."""
+
+    async def help(self) -> None:
+        """Does what there is to be done for a sealed round, without waiting for it."""
+
+    async def begin(self, work: Work, is_part: bool = False) -> Ticket:
+        """Gives a contribution away. Never waits for anybody. One that is a part can be added to by the next."""
 
     async def result(self, ticket: Ticket) -> None:
         """Waits until the round the ticket waits for is decided; returns at once for one that does not wait."""
 
     async def catch_up(self) -> None:
         """Applies every decided round, in order."""
+
+    async def local_step(self, work: Work) -> None:
+        """Takes one step of the inner optimizer with this rank's own gradients."""
+
+    async def publish(self, iteration: int, readers: Collection[int] = (), notes: Notes = ()) -> bool:
+        """Leaves this rank's weights for others to read, with a few numbers. `readers` are sure to get them: a later
+        publication waits for those who have not read this one. False if they were changed by a swap meanwhile."""
+
+    async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
+        """Waits until each of these ranks has published the iteration, or will not; who has, with its notes."""
+
+    async def mix(self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False) -> None:
+        """Makes this rank's weights the weighted sum of publications, by rank and iteration, and says that nothing up
+        to iteration `read` is needed any more. `together`: those ranks all make the same sum."""
+
+    async def until_frozen(self, iteration: int) -> Frozen:
+        """Waits until what is current at an iteration is frozen for all, and says what that was."""
+
+    def current(self) -> Frozen:
+        """What is current of every rank now."""
+
+    async def mix_frozen(self, frozen: Frozen, weights: Mapping[int, float], own: float = 0.0) -> bool:
+        """As `mix`, of what was frozen, and of this rank's own weights. False, and nothing changed, if one of those
+        ranks writes there again."""
+
+    async def swap(self, peer: int) -> bool:
+        """Makes this rank's and the peer's weights the mean of both, at once. False if the peer has left."""
+
+    async def rebase(self) -> None:
+        """Puts this rank's last steps on top of its weights as swaps of others have changed them."""
+
+    def now_s(self) -> float:
+        """Seconds on this rank's clock."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -6,11 +6,14 @@ Owns how a replica stays up to date: round by round, or from a snapshot when it 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
-from outpace.engines.base import Contents, Replica
-from outpace.engines.rounds import RoundEngine
+import torch
+
+from outpace.engines.base import Contents, Notes, Replica, Work
+from outpace.engines.sharing import SharingEngine, Term
+from outpace.engines.sums import weighted_sum
 from outpace.protocol.events import Kind
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
@@ -21,7 +24,7 @@ AT_THE_END = 2  #: where buffers lie for `finish`; synchronisations take 0 and 1
 T = TypeVar("T")
 
 
-class ReplicaEngine(RoundEngine):
+class ReplicaEngine(SharingEngine):
     """What a training script's wrapper calls, in terms of what an engine brings."""
 
     def __init__(self, rank: int, rules: Rules, replica: Replica) -> None:
@@ -50,6 +53,14 @@ class ReplicaEngine(RoundEngine):
     @abstractmethod
     async def give_again(self, pending: dict[str, Any]) -> None:
         """Contributes what a checkpoint held as pending. It is late, and treated as the strategy treats late ones."""
+
+    @abstractmethod
+    def _row_of(self, row: int) -> list[torch.Tensor]:
+        """A published row, as tensors shaped like what the replica publishes."""
+
+    @abstractmethod
+    def _note(self, row: int, notes: Notes) -> None:
+        """Puts numbers beside a published row."""
 
     @abstractmethod
     async def _apply(self, record: Round) -> None:
@@ -135,6 +146,40 @@ class ReplicaEngine(RoundEngine):
     def resume_steps(self, steps: int) -> None:
         """Goes on counting this rank's steps from a checkpoint."""
         self._steps = max(self._steps, steps)
+        self.steps = max(self.steps, steps)
+
+    # -- published weights -----------------------------------------------------------------------------------------
+
+    async def local_step(self, work: Work) -> None:
+        """Takes one step of the inner optimizer. Where weights are published, the replica's version is its step."""
+        self._replica.local_step(work)
+        self.steps += 1
+        if self.rules.publishes is not None:
+            self._replica.version = self.steps
+            if self._snapshot_is_due() and self.steps % self.world == self.rank:
+                await self._write_snapshot()
+
+    async def _write(self, row: int, notes: Notes) -> None:
+        self._replica.prepare()
+        torch._foreach_copy_(self._row_of(row), self._replica.published())
+        self._note(row, (*self._replica.notes(), *notes))
+
+    def _sum(self, terms: Sequence[Term], own: float) -> list[torch.Tensor]:
+        rows = [(self._row_of(place.row), weight) for place, weight in terms]
+        if own:
+            rows.append((self._replica.published(), own))
+        return weighted_sum(rows)
+
+    def _write_sum(self, row: int, summed: list[torch.Tensor]) -> None:
+        torch._foreach_copy_(self._row_of(row), summed)
+        self._note(row, ())
+
+    def _take(self, summed: list[torch.Tensor], notes: Notes) -> None:
+        torch._foreach_copy_(self._replica.published(), summed)
+        self._replica.averaged(notes)
+
+    def _put_on_top(self, row: int) -> None:
+        self._replica.rebase(self._row_of(row))
 
     # -- applying --------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from typing import Any
 
 from outpace.engines.base import Ticket, Work
 from outpace.errors import OutpaceError
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Kind, arrival_of
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 
@@ -23,7 +24,10 @@ class RoundEngine(ABC):
         self.rank, self.world, self.rules = rank, rules.world, rules
         self.incarnation = 0
         self.has_left = False  #: it said that no more data comes
-        self._steps = 0
+        self.steps = 0  #: local steps of the inner optimizer
+        self.memory: dict[str, Any] = {}  #: what the strategy remembers on this rank
+        self._steps = 0  # contributions
+        self._reason = ""  # what became of the last thing given away
 
     # -- what an engine brings -------------------------------------------------------------------------------------
 
@@ -55,8 +59,16 @@ class RoundEngine(ABC):
         """Waits until the log makes it true, moving the run along where that needs somebody."""
 
     @abstractmethod
-    async def _deposit(self, row: int, work: Work) -> None:
-        """Writes this rank's gradients into its row."""
+    async def _deposit(self, row: int, work: Work, onto: int | None) -> None:
+        """Writes this rank's gradients into its row, added to what lies in the other one if that is given."""
+
+    @abstractmethod
+    def now_s(self) -> float:
+        """Seconds on this rank's clock."""
+
+    @abstractmethod
+    async def compute(self, parts: int = 1) -> None:
+        """Lets the time of computing pass, or one of so many parts of it, where time is simulated."""
 
     @abstractmethod
     async def _share_beginning(self) -> None:
@@ -76,6 +88,7 @@ class RoundEngine(ABC):
         self._say(Kind.JOIN)
         await self._until(lambda: self.ledger.started, "for every rank to join")
         await self._share_beginning()
+        self.steps = max(self.steps, self.ledger.published.shelves[self.rank].first)
 
     def leave(self) -> None:
         """Says once that no more data comes, without waiting for anybody."""
@@ -85,24 +98,48 @@ class RoundEngine(ABC):
 
     # -- what strategies call --------------------------------------------------------------------------------------
 
-    async def begin(self, work: Work) -> Ticket:
+    async def begin(self, work: Work, is_part: bool = False) -> Ticket:
         """Writes this rank's row and appends its arrival. Waits for nobody."""
         self._look()
         version = self.version
         row = await self._free_row()
-        await self._deposit(row, work)
-        return self._arrive(row, version, work.samples)
+        earlier = self.ledger.open.part_of(self.rank, self.incarnation)
+        if earlier is None:
+            await self._deposit(row, work, None)
+            return self._arrive(row, version, work.samples, work.planned, 1, is_part)
+        await self._deposit(row, work, earlier.row)
+        samples, planned = earlier.samples + work.samples, max(earlier.planned, work.planned)
+        return self._arrive(row, version, samples, planned, earlier.pieces + 1, is_part)
 
-    def _arrive(self, row: int, version: int, samples: float) -> Ticket:
+    def _arrive(
+        self, row: int, version: int, samples: float, planned: float = 1.0, pieces: int = 1, is_part: bool = False
+    ) -> Ticket:
         self._steps += 1
-        reason = self._say(Kind.ARRIVE, self._steps, version, row, samples)
+        attempt = arrival_of(pieces, is_part)
+        reason = self._append(
+            Event(Kind.ARRIVE, self.rank, self.incarnation, self._steps, version, row, attempt, samples, planned)
+        )
         if reason.startswith("ignored") and "arrived before" not in reason:
             raise OutpaceError(
                 f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
                 "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
             )
+        taken = not reason.startswith("too late")
         entered = self.ledger.members.by_rank[self.rank].last_round
-        return Ticket(self._steps, entered, self.rules.counts(entered - version), reason)
+        waits = taken and not is_part and self.rules.counts(entered - version)
+        return Ticket(self._steps, entered, waits, reason, taken)
+
+    def look(self) -> None:
+        """Takes in what the others have done meanwhile."""
+        self._look()
+
+    def tell(self, step: int, index: int, value: float) -> None:
+        """Tells all ranks a number."""
+        self._append(Event(Kind.TELL, self.rank, self.incarnation, step, place=index, value=value))
+
+    async def help(self) -> None:
+        """Does what there is to be done for a sealed round. Where nobody else need do it, nothing."""
+        return
 
     async def result(self, ticket: Ticket) -> None:
         """Waits until the ticket's round is complete, if it is one that its rank waits for."""

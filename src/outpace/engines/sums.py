@@ -158,3 +158,20 @@ def average_buffers(buffers: Sequence[torch.Tensor], rows: Sequence[Sequence[tor
             for row in rows[1:]:
                 most = torch.maximum(most, row[index])
             mine.copy_(most)
+
+
+@torch.no_grad()
+def weighted_sum(rows: Sequence[tuple[Sequence[torch.Tensor], float]]) -> list[torch.Tensor]:
+    """In private memory, in the order given; equal weights are applied to the sum, as in a mean."""
+    (first, factor), *others = rows
+    same = all(weight == factor for _, weight in others)
+    wide = [tensor.to(accumulator(tensor.dtype), copy=True) for tensor in first]
+    if not same:
+        torch._foreach_mul_(wide, factor)
+    for row, weight in others:
+        torch._foreach_add_(
+            wide, [t.to(w.dtype) for t, w in zip(row, wide, strict=True)], alpha=1.0 if same else weight
+        )
+    if same and factor != 1.0:
+        torch._foreach_mul_(wide, factor)
+    return wide

@@ -20,6 +20,10 @@ class Kind(IntEnum):
     DEAD = 9  #: a rank's incarnation no longer lives
     CLAIM = 10  #: a rank begins to write a snapshot into a buffer
     SNAPSHOT = 11  #: that snapshot is complete
+    PUBLISH = 12  #: a rank's weights lie in its next row, for others to read
+    READ = 13  #: a rank has read what was published for it up to some iteration
+    SWAP = 14  #: two ranks' weights become the mean of both
+    TELL = 15  #: a rank tells all a number it measured
 
 
 class Event(NamedTuple):
@@ -29,9 +33,23 @@ class Event(NamedTuple):
     rank: int
     incarnation: int = 0
     step: int = 0  #: the rank's own step; SYNC: the generation it enters; SNAPSHOT: log position it carries
-    round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at
-    place: int = 0  #: row, slot or buffer
-    attempt: int = 0
+    round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at; PUBLISH, SWAP: generation
+    place: int = 0  #: row, slot or buffer; SWAP: the peer
+    attempt: int = 0  #: ARRIVE: `pieces_of` tells what it says
     samples: float = 0.0
-    value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed
+    value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; SWAP: see there
     time_ns: int = 0
+
+
+def arrival_of(pieces: int, is_part: bool) -> int:
+    """What ARRIVE's `attempt` says: of how many pieces the row is the sum, and whether more of it may follow."""
+    return 2 * (pieces - 1) + is_part
+
+
+def pieces_of(attempt: int) -> tuple[int, bool]:
+    """The inverse of `arrival_of`.
+
+    >>> pieces_of(arrival_of(3, is_part=True))
+    (3, True)
+    """
+    return attempt // 2 + 1, bool(attempt % 2)

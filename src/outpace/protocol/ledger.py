@@ -11,10 +11,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Kind, pieces_of
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member, Members
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
+from outpace.protocol.published import Published
 from outpace.protocol.round import Contribution, Round, contributions_from
 from outpace.protocol.rules import Rules, needed
 from outpace.protocol.snapshots import SnapshotPlace, Snapshots
@@ -33,7 +34,7 @@ class Ledger:
         self.members = Members()
         self.pace = Pace(rules.needs_pace)
         self.round = 0  #: the open round; also the version of a replica that applied everything sealed
-        self.open = OpenRound()
+        self.open = OpenRound(rules.rows)
         self.met_ns: int | None = None  #: when the open round's quorum was met
         self.grace_ns = 0
         self.reducing: Round | None = None  #: sealed, its result not yet complete
@@ -41,6 +42,8 @@ class Ledger:
         self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
         self.sync = Sync()
         self.snapshots = Snapshots(rules.world)
+        self.published = Published(rules, self.members, self.pace)
+        self.told: dict[int, dict[tuple[int, int], float]] = {}  #: rank -> (its step, index) -> a number it told all
         self.started = False  #: every rank of the world has joined once; no round before that
         self._counted: set[int] = set()  # ranks living or finished
         self._needed = 0  # arrivals that make the quorum, where it is a plain count
@@ -74,7 +77,18 @@ class Ledger:
     @property
     def deadline_ns(self) -> int | None:
         """When a waiter should seal the open round, or None while its quorum is not met."""
+        if self.rules.publishes is not None:
+            return self.published.deadline_ns
         return None if self.met_ns is None or self.reducing else self.met_ns + self.grace_ns
+
+    @property
+    def sealable(self) -> int:
+        """The round, or the published iteration, that a seal would be about."""
+        return self.round if self.rules.publishes is None else self.published.open
+
+    def sealers(self) -> list[int]:
+        """The ranks that wait for that seal, in the order they came."""
+        return [c.rank for c in self.on_time] if self.rules.publishes is None else self.published.fresh
 
     @property
     def on_time(self) -> list[Contribution]:
@@ -127,37 +141,55 @@ class Ledger:
         return f"rank {event.rank} joined as incarnation {event.incarnation}"
 
     def _arrive(self, event: Event) -> str:
-        _, rank, incarnation, step, version, row, _, samples, _, time_ns = event
+        _, rank, incarnation, step, version, row, attempt, samples, planned, time_ns = event
         member = self.members.by_rank.get(rank)
         if member is None or member.incarnation != incarnation or not member.alive:
             return "ignored: not a living member"
         if member.state != ACTIVE:
             return f"ignored: the rank is {member.state}"
-        if step <= member.last_step:
+        pieces, is_part = pieces_of(attempt)
+        if step < member.last_step or (step == member.last_step and pieces == 1):
             return f"ignored: step {step} arrived before"
         lag = self.round - version
         if (rank, row) in self.open.rows or lag < 0:
             return "ignored: its row is taken or its version is not yet decided"
+        if pieces > 1:
+            earlier = self.open.part_of(rank, incarnation)
+            if earlier is None or earlier.pieces != pieces - 1:
+                return self._come_too_late(rank)
+            self.open.add_to(earlier)
         member.last_step, member.last_round = step, self.round
         self.pace.arrived(rank, version, time_ns)
-        reason = self._place(Contribution(rank, incarnation, step, version, samples, row, lag > 0), lag)
+        contribution = Contribution(rank, incarnation, step, version, samples, row, lag > 0, planned, pieces)
+        reason = self._place(contribution, lag, is_part)
         self._settle(time_ns)
         return reason
 
-    def _place(self, contribution: Contribution, lag: int) -> str:
+    def _come_too_late(self, rank: int) -> str:
+        """Its earlier pieces are in a sealed round: taken in now, they would be applied twice."""
+        if self.rules.late != "drop":
+            return "too late: the round that has its earlier pieces is sealed"
+        self.members.tallies[rank].dropped += 1
+        return "too late: dropped, the round that has its earlier pieces is sealed"
+
+    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> str:
         """Puts a new contribution where the rules want it."""
         rank, rules = contribution.rank, self.rules
-        if lag and (rules.late == "drop" or lag > rules.max_staleness):
-            self.members.tallies[rank].dropped += 1
+        if rules.too_late(lag):
+            self.members.tallies[rank].dropped += contribution.pieces
             bound = "late ones are dropped" if rules.late == "drop" else f"max_staleness is {rules.max_staleness}"
             return f"late by {lag} rounds: dropped, {bound}"
-        counts = rules.counts(lag)
-        self.open.add(contribution, counts)
+        counts = rules.counts(lag) and not is_part
+        self.open.add(contribution, counts, is_part and not lag)
+        if is_part and not lag:
+            return f"{contribution.pieces} in time so far"
         if counts:
             return "on time" if not lag else f"late by {lag} rounds: counted in round {self.round}"
         return f"late by {lag} rounds: carried into round {self.round}"
 
     def _seal(self, event: Event) -> str:
+        if self.rules.publishes is not None:
+            return self.published.freeze_after_grace(event.round)
         if event.round != self.round or self.reducing is not None or self.met_ns is None:
             return "ignored: that round is sealed, or its quorum is not met"
         self._close_round()
@@ -179,7 +211,7 @@ class Ledger:
         hit = next((c for c in sealed.contributions if c[:3] == who), None) if sealed else None
         if sealed is None or hit is None:
             return "ignored: no such contribution is being reduced"
-        self.members.tallies[event.rank].dropped += 1
+        self.members.tallies[event.rank].dropped += hit.pieces
         left = tuple(c for c in sealed.contributions if c != hit)
         self.reducing = sealed._replace(
             contributions=left,
@@ -242,12 +274,31 @@ class Ledger:
             return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
         return f"snapshot of version {event.round} in buffer {event.place}"
 
+    def _publish(self, event: Event) -> str:
+        if self.members.current(event.rank, event.incarnation) is None:
+            return "ignored: not a living member"
+        return self.published.publish(event.rank, event.step, event.round, event.time_ns)
+
+    def _read(self, event: Event) -> str:
+        if self.members.current(event.rank, event.incarnation) is None:
+            return "ignored: not a living member"
+        return self.published.has_read(event.rank, event.step)
+
+    def _tell(self, event: Event) -> str:
+        self.told.setdefault(event.rank, {})[event.step, event.place] = event.value
+        return f"rank {event.rank} says {event.value:g}"
+
+    def _swap(self, event: Event) -> str:
+        if self.members.current(event.rank, event.incarnation) is None:
+            return "ignored: not a living member"
+        return self.published.swap(event.rank, event.place, event.round, event.step)
+
     # -- rounds ----------------------------------------------------------------------------------------------------
 
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
         while self.started and self.reducing is None:
-            if self.open.on_time and self._quorum_is_met():
+            if self._quorum_is_met():
                 self._note_quorum(now_ns)
                 if self.grace_ns and self._someone_is_expected():
                     return
@@ -270,10 +321,16 @@ class Ledger:
         else:
             self._counted.discard(member.rank)
         self._needed = needed(self.rules.quorum, len(self.open.unfinished))
+        self.published.follow(member)
 
     def _quorum_is_met(self) -> bool:
         """Whether enough are on time for the open round; more than can come are never asked for."""
         quorum, open_round = self.rules.quorum, self.open
+        if quorum == "work":
+            planned = open_round.planned * len(open_round.unfinished)
+            return open_round.samples >= (self.rules.work or planned) > 0
+        if not open_round.on_time:
+            return False
         enough = self._needed
         if quorum == "adaptive":
             enough = self.pace.best_quorum(self.round, open_round.unfinished)
@@ -281,6 +338,8 @@ class Ledger:
             return True
         if quorum == "majority-random":
             return open_round.initiator(self.rules.seed * 1_000_003 + self.round) in open_round.present
+        if open_round.samples < self.rules.work * open_round.planned * len(open_round.unfinished):
+            return False
         return len(open_round.present) >= enough
 
     def _note_quorum(self, now_ns: int) -> None:
@@ -293,11 +352,15 @@ class Ledger:
 
     def _close_round(self) -> None:
         """Freezes the open round's set, and opens the next."""
-        frozen = self.open.close()
+        frozen = self.open.first() if self.rules.one_at_a_time and self.open.on_time else self.open.close()
         world = len(self._counted) + len({c.rank for c in frozen if c.rank not in self._counted})
         self.reducing = Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot())
         self.round += 1
         self.met_ns, self.grace_ns = None, 0
+        if self.rules.one_at_a_time:
+            for left in [c for c in self.on_time if self.rules.too_late(self.round - c.version)]:
+                self.open.give_up(left)
+                self.members.tallies[left.rank].dropped += left.pieces
 
     def _used_slots(self) -> set[int]:
         used = {r.slot for r in self.completed.values()}
@@ -328,12 +391,12 @@ class Ledger:
         tallies = self.members.tallies
         for c in result.contributions:
             if result.void:
-                tallies[c.rank].dropped += 1
-            elif c.late:
-                tallies[c.rank].carried += 1
-                tallies[c.rank].late_by[result.staleness(c)] += 1
+                tallies[c.rank].dropped += c.pieces
+            elif result.staleness(c):
+                tallies[c.rank].carried += c.pieces
+                tallies[c.rank].late_by[result.staleness(c)] += c.pieces
             else:
-                tallies[c.rank].on_time += 1
+                tallies[c.rank].on_time += c.pieces
         self._settle(now_ns)
 
     def _give_up_results(self) -> None:
@@ -382,6 +445,8 @@ class Ledger:
             "hyper_step": self.hyper_step,
             "sync": self.sync.to_state(),
             "snapshots": self.snapshots.to_state(),
+            "published": self.published.to_state(),
+            "told": [[rank, *key, value] for rank, said in sorted(self.told.items()) for key, value in said.items()],
             "started": self.started,
             "rows": sorted(self.open.rows),
         }
@@ -396,7 +461,7 @@ class Ledger:
         for contribution in contributions_from(state["on_time"]):
             ledger.open.add(contribution, counts=True)
         for contribution in contributions_from(state["carried"]):
-            ledger.open.add(contribution, counts=False)
+            ledger.open.add(contribution, counts=False, is_part=not contribution.late)
         ledger.met_ns, ledger.grace_ns = state["met_ns"], state["grace_ns"]
         ledger.reducing = None if state["reducing"] is None else Round.from_state(state["reducing"])
         rounds = [Round.from_state(row) for row in state["completed"]]
@@ -404,6 +469,9 @@ class Ledger:
         ledger.hyper_step = state["hyper_step"]
         ledger.sync = Sync.from_state(state["sync"])
         ledger.snapshots = Snapshots.from_state(rules.world, state["snapshots"])
+        ledger.published = Published.from_state(rules, ledger.members, ledger.pace, state["published"])
+        for rank, step, index, value in state["told"]:
+            ledger.told.setdefault(rank, {})[step, index] = value
         ledger.started = state["started"]
         ledger.open.rows = {(rank, row) for rank, row in state["rows"]}
         for member in ledger.members.by_rank.values():
@@ -423,4 +491,8 @@ _HANDLERS: dict[int, Callable[[Ledger, Event], str]] = {
     Kind.DEAD: Ledger._dead,
     Kind.CLAIM: Ledger._claim,
     Kind.SNAPSHOT: Ledger._snapshot,
+    Kind.PUBLISH: Ledger._publish,
+    Kind.READ: Ledger._read,
+    Kind.SWAP: Ledger._swap,
+    Kind.TELL: Ledger._tell,
 }

@@ -15,15 +15,19 @@ from outpace.protocol.round import Contribution
 class OpenRound:
     """Contributions that wait for the seal, and the ranks that may still be on time."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows: int = 2) -> None:
+        self._rows = range(rows)  # of each rank
         self.on_time: list[Contribution] = []  #: count towards the quorum
         self.carried: list[Contribution] = []  #: late ones that go along
         self.rows: set[tuple[int, int]] = set()  #: (rank, row) of contributions that no complete round includes
         self.unfinished: set[int] = set()  #: ranks the quorum is taken of
         self.present: set[int] = set()  #: ranks on time; one restarted within the round counts once
         self.can: set[int] = set()  #: ranks that may still join it on time
+        self.samples = 0.0  #: finished ones, of all that is on time
+        self.planned = 0.0  #: what the rank that plans most wants to finish
         self._here: set[tuple[int, int]] = set()  # (rank, incarnation) of those on time
         self._active: dict[int, int] = {}  # rank -> incarnation of those who are not in `synchronize`
+        self._parts: dict[tuple[int, int], Contribution] = {}  # of those carried, by (rank, incarnation)
         self._initiator: int | None = None  # drawn once for as long as the candidates stay the same
 
     @property
@@ -37,10 +41,11 @@ class OpenRound:
         return self.can <= self.present
 
     def free_row(self, rank: int) -> int | None:
-        """A row this rank may write. Row 0 where possible: row 1 is touched only while a late one is pending."""
-        if (rank, 0) not in self.rows:
-            return 0
-        return 1 if (rank, 1) not in self.rows else None
+        """A row this rank may write. Row 0 where possible: others are touched only while something is pending."""
+        for row in self._rows:
+            if (rank, row) not in self.rows:
+                return row
+        return None
 
     def initiator(self, seed: int) -> int:
         """The paper's majority: a rank drawn from a shared seed; whoever came before it is in."""
@@ -48,10 +53,26 @@ class OpenRound:
             self._initiator = random.Random(seed).choice(sorted(self.present | self.can))
         return self._initiator
 
-    def add(self, contribution: Contribution, counts: bool) -> None:
-        """Takes one in; `counts` towards the quorum, or is carried along."""
+    def part_of(self, rank: int, incarnation: int) -> Contribution | None:
+        """What this rank has given to the round and may still add to."""
+        return self._parts.get((rank, incarnation))
+
+    def add_to(self, part: Contribution) -> None:
+        """Another contribution is about to be added that includes this one."""
+        del self._parts[part.rank, part.incarnation]
+        self.carried.remove(part)
+        self.rows.discard((part.rank, part.row))
+        self.samples -= part.samples
+
+    def add(self, contribution: Contribution, counts: bool, is_part: bool = False) -> None:
+        """Takes one in; `counts` towards the quorum, or is carried along. One that is a part may be added to."""
         rank = contribution.rank
         self.rows.add((rank, contribution.row))
+        if not contribution.late:
+            self.samples += contribution.samples
+            self.planned = max(self.planned, contribution.planned)
+        if is_part:
+            self._parts[rank, contribution.incarnation] = contribution
         if counts:
             self.on_time.append(contribution)
             self._here.add((rank, contribution.incarnation))
@@ -61,11 +82,29 @@ class OpenRound:
             self.carried.append(contribution)
             self._look_at(rank)
 
+    def first(self) -> tuple[Contribution, ...]:
+        """Takes out what came first of those that count; the others stay for the next rounds."""
+        first = self.on_time.pop(0)
+        self._here.discard((first.rank, first.incarnation))
+        self.present = {rank for rank, _ in self._here}
+        self._look_at(first.rank)
+        return (first,)
+
+    def give_up(self, contribution: Contribution) -> None:
+        """Takes out one of those that count, without a round."""
+        self.on_time.remove(contribution)
+        self.rows.discard((contribution.rank, contribution.row))
+        self._here.discard((contribution.rank, contribution.incarnation))
+        self.present = {rank for rank, _ in self._here}
+        self._look_at(contribution.rank)
+
     def close(self) -> tuple[Contribution, ...]:
         """Freezes the set, in an order that depends on nothing else, and opens the next round."""
         frozen = tuple(sorted(self.on_time + self.carried))
         self.on_time, self.carried = [], []
         self.present, self._here = set(), set()
+        self._parts = {}
+        self.samples = self.planned = 0.0
         self._initiator = None
         for contribution in frozen:
             self._look_at(contribution.rank)

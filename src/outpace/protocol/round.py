@@ -16,6 +16,8 @@ class Contribution(NamedTuple):
     samples: float
     row: int
     late: bool
+    planned: float = 1.0  #: samples it would have had if its rank had finished everything
+    pieces: int = 1  #: arrivals it is the sum of
 
 
 class Round(NamedTuple):
@@ -41,8 +43,18 @@ class Round(NamedTuple):
         if normalise == "samples":
             samples = [c.samples for c in self.contributions]
             return samples, 1.0 / (sum(samples) or 1.0)
-        divisor = self.world if normalise == "world" else count
-        return [1.0] * count, 1.0 / max(1, divisor)
+        return [1.0] * count, 1.0 / (self._divisor(normalise) or 1.0)
+
+    def _divisor(self, normalise: str) -> float:
+        if normalise == "world":
+            return self.world
+        if normalise == "contributors":
+            return len(self.contributions)
+        if normalise == "finished":
+            return sum(c.samples for c in self.contributions)
+        if normalise == "planned":  # of everybody, also of those who are not in it
+            return self.world * sum(c.planned for c in self.contributions) / max(1, len(self.contributions))
+        return 1.0  # "sum"
 
     def to_state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""

@@ -2,15 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from outpace.errors import InvalidRules
 
-QUORUM_NAMES = ("solo", "majority", "majority-random", "full", "adaptive")
+QUORUM_NAMES = ("solo", "majority", "majority-random", "full", "adaptive", "work")
 LATE_NAMES = ("carry", "count", "drop")
-NORMALISE_NAMES = ("world", "contributors", "samples")
+NORMALISE_NAMES = ("world", "contributors", "samples", "finished", "planned", "sum")
+OF_SUMS = ("finished", "planned")  #: a row is the sum of its micro-batches' gradients, not their mean
+
+
+@dataclass(frozen=True)
+class Publishing:
+    """How ranks publish weights, and when what is published is frozen for all.
+
+    rows: of each rank; the more, the longer a publication can be read. vectors: in each row.
+    freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, every
+        `sync_every`-th only when all have; "path": when it links parts of `edges` that were not linked yet.
+    """
+
+    rows: int = 3
+    vectors: int = 1
+    freeze: str = ""
+    sync_every: int = 0
+    edges: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -25,10 +43,19 @@ class Rules:
     grace: str | float = "auto"  #: seconds, or "auto" from the observed spread of arrivals
     min_ranks: int | None = None
     seed: int = 0
+    codec: str = "none"  #: how gradients are coded on their way
+    cumulative: bool = False  #: a rank may add to what it has given to the open round
+    work: float = (
+        0.0  #: finished samples a round needs: quorum "work": so many, 0 for all planned; else a share of those
+    )
+    one_at_a_time: bool = False  #: a round takes in one contribution, and the others queue
+    publishes: Publishing | None = None  #: weights are published for others to read
+    strategy: str = ""  #: in words, for ranks to compare
 
     def __post_init__(self) -> None:
         _check(self.world >= 1, f"a world of {self.world} ranks cannot train")
         self._check_quorum()
+        _check(self.work >= 0, f"work={self.work!r} must be 0 or more")
         _check_name("late", self.late, LATE_NAMES)
         _check_name("normalise", self.normalise, NORMALISE_NAMES)
         _check(
@@ -71,13 +98,29 @@ class Rules:
         """Whether any decision depends on when contributions arrive."""
         return self.quorum == "adaptive" or (self.grace == "auto" and self.quorum != "full")
 
+    @property
+    def rows(self) -> int:
+        """Of each rank: one to write while another is with the ledger, and one more where a late one may be there, too,
+        while the rank adds to what it has given to the open round."""
+        return 3 if self.cumulative and self.late == "carry" else 2
+
+    @property
+    def of_sums(self) -> bool:
+        """Whether rows are sums of micro-batches, divided only when the round is."""
+        return self.normalise in OF_SUMS
+
+    def too_late(self, lag: int) -> bool:
+        """Whether a contribution so many rounds late is not applied any more."""
+        return lag > 0 and (self.late == "drop" or lag > self.max_staleness)
+
     def counts(self, lag: int) -> bool:
         """Whether a contribution so many rounds late counts towards the quorum, and its rank waits for the round."""
         return lag == 0 or (self.late == "count" and lag <= self.max_staleness)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, so that ranks can compare their rules."""
-        return asdict(self)
+        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # lists, as they come back from another rank
+        return values
 
 
 def needed(quorum: str | int | float, ranks: int) -> int:

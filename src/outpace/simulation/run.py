@@ -19,8 +19,10 @@ from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Event
 from outpace.protocol.members import Tally
+from outpace.protocol.rules import Rules
 from outpace.simulation.scenario import Scenario, Work
 from outpace.strategies import Strategy
+from outpace.strategies.base import After
 
 Progress = Callable[[int], None]  #: told of how many steps were made
 Watcher = Callable[[Event, str], None]  #: told of each event and what it did
@@ -64,7 +66,8 @@ class Timing:
     @property
     def late_share(self) -> float:
         """Share of the applied contributions that were late."""
-        return 1 - self.staleness[0] / max(1, self._applied())
+        applied = self._applied()
+        return 1 - self.staleness[0] / applied if applied else 0.0
 
     def staleness_of(self, share: float) -> int:
         """The least staleness that this share of the applied contributions does not exceed."""
@@ -103,8 +106,8 @@ class Run(ABC, Generic[E]):
         self._scenario = scenario
         self._world = world
         self._engines = engines
-        self._work = Work(scenario)
-        self._done = 0
+        self._work = Work(scenario, scenario.microbatches if chosen.polls else 1)
+        self._done = 0  # micro-batches that were taken in
         self._progress = progress
         self._end_ns = 0  # when the figures were taken
         self._made: float = 0  # steps until then
@@ -114,7 +117,7 @@ class Run(ABC, Generic[E]):
 
     @abstractmethod
     def _compute(self, engine: E) -> Contribution:
-        """One step of this rank, at its beginning: the time it takes passes when it is contributed."""
+        """One micro-batch of this rank, at its beginning: the time it takes passes afterwards."""
 
     @abstractmethod
     async def _leave(self, engine: E) -> None:
@@ -156,22 +159,72 @@ class Run(ABC, Generic[E]):
         """One rank: it takes work, contributes what came of it, and leaves when there is no more."""
         own_steps = self._scenario.own_steps
         await engine.join()
-        while self._work.take(engine.rank):
-            if not self._work.left and not own_steps:
-                self._take_figures()
-            await self._strategy.step(engine, self._compute(engine))
-            self._done += 1
-            if self._progress is not None and self._done % self.report_every == 0:
-                self._progress(self._done)
+        while self._take(engine):
+            if self._work.parts == 1:
+                work = self._compute(engine)
+                await engine.compute()
+                await self._strategy.step(engine, work)
+                self._count_part()
+            else:
+                await self._round_of_parts(engine)
         if own_steps:
-            self._end_ns, self._made = self._world.clock.now_ns, self._done
+            self._end_ns, self._made = self._world.clock.now_ns, self._done / self._work.parts
             self._waited_s[engine.rank] = engine.waited_s
         await self._leave(engine)
+
+    def _take(self, engine: E) -> bool:
+        if not self._work.take(engine.rank):
+            return False
+        if not self._work.left and not self._scenario.own_steps:
+            self._take_figures()
+        return True
+
+    async def _round_of_parts(self, engine: E) -> None:
+        """A step in micro-batches, which the strategy may end early."""
+        rank, parts, is_over = engine.rank, self._work.parts, False
+        for done in range(1, parts + 1):
+            work = self._compute(engine)
+            await engine.compute(parts)
+            work = self._of_parts(work, done, engine.rules)
+            if done == parts or not self._work.is_left_for(rank):
+                break
+            after = await self._strategy.microbatch(engine, work)
+            is_over = after is not After.GO_ON
+            if after is After.AGAIN:
+                self._work.give_back(rank)
+            elif engine.rules.cumulative:
+                self._count_part()
+            if is_over:
+                break
+            self._take(engine)
+        ticket = await self._strategy.step(engine, work)
+        if engine.rules.cumulative:
+            if not is_over and ticket.taken:
+                self._count_part()
+            elif not is_over:
+                self._work.give_back(rank)
+        elif ticket.taken:
+            for _ in range(done):
+                self._count_part()
+        for _ in range(parts - done if is_over and self._strategy.drops_rest else 0):
+            self._take(engine)
+
+    def _of_parts(self, work: Contribution, done: int, rules: Rules) -> Contribution:
+        """What is contributed after so many micro-batches."""
+        parts = float(self._work.parts)
+        if rules.cumulative:
+            return work._replace(samples=1.0, planned=parts)
+        return work._replace(samples=float(done), planned=parts, scale=1.0 if rules.of_sums else 1 / done)
+
+    def _count_part(self) -> None:
+        self._done += 1
+        if self._progress is not None and self._done % (self.report_every * self._work.parts) == 0:
+            self._progress(self._done // self._work.parts)
 
     def _take_figures(self) -> None:
         """Of a pool that is empty now: every rank is in the middle of something."""
         self._end_ns = self._world.clock.now_ns
-        self._made = self._done + sum(map(self._part, self._engines))
+        self._made = (self._done + sum(map(self._part, self._engines))) / self._work.parts
         self._waited_s = [engine.waited_s for engine in self._engines]
 
     def _part(self, engine: E) -> float:

@@ -22,6 +22,7 @@ class Scenario:
     steps: of each rank on average. The ranks share `ranks * steps` steps of work, and whoever is free takes the next:
         a slow rank makes fewer. With `own_steps` every rank makes exactly so many, as with data that was split before.
     compute_ms: what a step takes undisturbed; `imbalance` says what happens to it.
+    microbatches: of each step, for strategies that may end a round between two of them.
     payload_mb: size of the gradients. network: a name with options, or an object. apply_ms: the optimizer's step.
     """
 
@@ -33,10 +34,11 @@ class Scenario:
     network: str | Network = "ethernet"
     apply_ms: float = 0.0
     own_steps: bool = False
+    microbatches: int = 8
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("ranks", "steps"):
+        for name in ("ranks", "steps", "microbatches"):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise InvalidRules(f"{name}={value!r} must be a whole number, at least 1")
@@ -79,17 +81,27 @@ class Scenario:
 
 
 class Work:
-    """The steps that are left: one pool for all ranks, or one for each."""
+    """The micro-batches that are left: one pool for all ranks, or one for each. A step has `parts` of them."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, parts: int) -> None:
+        self.parts = parts
         self.taken = [0] * scenario.ranks  #: by each rank
-        self.left = scenario.ranks * scenario.steps
-        self._each = scenario.steps if scenario.own_steps else self.left
+        self.left = scenario.ranks * scenario.steps * parts
+        self._each = scenario.steps * parts if scenario.own_steps else self.left
+
+    def is_left_for(self, rank: int) -> bool:
+        """Whether this rank can take another one."""
+        return self.left > 0 and self.taken[rank] < self._each
 
     def take(self, rank: int) -> bool:
-        """One step for this rank, if there is one left for it."""
+        """One for this rank, if there is one left for it."""
         if not self.left or self.taken[rank] == self._each:
             return False
         self.taken[rank] += 1
         self.left -= 1
         return True
+
+    def give_back(self, rank: int) -> None:
+        """The last one this rank took came too late: it is computed again."""
+        self.taken[rank] -= 1
+        self.left += 1

@@ -20,7 +20,6 @@ from outpace.engines.virtual.training import SharedTensors, TrainingEngine
 from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
 from outpace.protocol.ledger import Ledger
-from outpace.replica import OptimizerReplica
 from outpace.simulation.run import Progress, Run, Timing, Watcher
 from outpace.simulation.scenario import Scenario
 from outpace.strategies import Strategy, strategy
@@ -44,6 +43,7 @@ class Training(Timing):
 
     losses: tuple[LossPoint, ...]  #: of every step, in the order of time
     held_out_loss: float  #: at the end, on data that no rank trained on
+    held_out_accuracy: float | None  #: likewise, where there is such a thing
     weights: str  #: a hash of the final weights, which are the same on all ranks
 
 
@@ -83,7 +83,7 @@ class _TrainingRun(Run[TrainingEngine]):
         self._workload = workload
         self._models = [workload.model() for _ in range(scenario.ranks)]
         self._losses: list[LossPoint] = []
-        replicas = [OptimizerReplica(workload.optimizer(model), model) for model in self._models]
+        replicas = [chosen.replica(workload.optimizer(model), model) for model in self._models]
         rules = chosen.rules(scenario.ranks)
         tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
         world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
@@ -94,6 +94,8 @@ class _TrainingRun(Run[TrainingEngine]):
 
     def training(self, choice: str | Strategy) -> Training:
         """What the run showed."""
+        from outpace.workloads.base import accuracy_of  # noqa: PLC0415 - that package imports this one
+
         weights = [_hash_of(model) for model in self._models]
         for rank, mine in enumerate(weights):
             if mine != weights[0]:
@@ -102,19 +104,25 @@ class _TrainingRun(Run[TrainingEngine]):
             **vars(self.timing(choice)),
             losses=tuple(self._losses),
             held_out_loss=self._workload.held_out_loss(self._models[0]),
+            held_out_accuracy=accuracy_of(self._workload, self._models[0]),
             weights=weights[0],
         )
 
     def _compute(self, engine: TrainingEngine) -> Contribution:
         rank, model = engine.rank, self._models[engine.rank]
-        inputs, targets = self._workload.batch(self._work.taken[rank] - 1, rank, self._scenario.ranks)
-        model.zero_grad()
+        step, part = divmod(self._work.taken[rank] - 1, self._work.parts)
+        inputs, targets = self._workload.batch(step, rank, self._scenario.ranks)
+        if self._work.parts > 1:
+            inputs, targets = (t.tensor_split(self._work.parts)[part] for t in (inputs, targets))
+        if engine.rules.cumulative or not part:
+            model.zero_grad()
         loss = self._workload.loss(model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         self._losses.append(LossPoint(self._world.clock.now_ns / 1e9, rank, loss.item()))
-        return Contribution(samples=float(len(targets)))
+        return Contribution(samples=float(len(targets)), loss=loss.item())
 
     async def _leave(self, engine: TrainingEngine) -> None:
+        await self._strategy.meet(engine)
         await engine.finish()
 
 

@@ -3,18 +3,52 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from enum import Enum
+
+import torch
+from torch.optim import Optimizer
 
 from outpace.engines.base import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
+from outpace.replica import OptimizerReplica, RoundHook
+
+
+class After(Enum):
+    """What comes after a micro-batch."""
+
+    GO_ON = "go on"
+    STOP = "stop"  #: the round is over; what was not begun comes in the next one
+    AGAIN = "again"  #: likewise, and this micro-batch came too late: it is computed again
 
 
 class Strategy(ABC):
-    """An algorithm, written once, that runs on every engine."""
+    """An algorithm, written once, that runs on every engine.
+
+    It is the same object for all ranks of a simulation: what it remembers of a rank is in `engine.memory`.
+    """
+
+    sends_gradients = True  #: what is averaged are gradients, not weights
+    polls = False  #: whether it may end a round of micro-batches early
+    drops_rest = False  #: whether micro-batches that were not begun when a round ended early are thrown away
 
     @abstractmethod
     def rules(self, world: int) -> Rules:
         """The rules of its rounds in a world of so many ranks. Raises `InvalidRules` for what cannot work."""
 
+    def replica(
+        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
+    ) -> OptimizerReplica:
+        """How a rank's optimizer takes part. Raises `InvalidRules` for an optimizer that the algorithm cannot use."""
+        return OptimizerReplica(optimizer, model, on_round)
+
+    async def microbatch(self, engine: Engine, work: Work) -> After:
+        """After each micro-batch of a round but the last; `work` is what is done since the round began."""
+        return After.GO_ON
+
     @abstractmethod
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """One rank's step: gives `work` away and brings the replica up to date."""
+
+    async def meet(self, engine: Engine) -> None:
+        """Before all ranks meet, or this one leaves: brings what only this rank has to the others."""
+        return

@@ -9,8 +9,18 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from outpace.spec import build
+from outpace.strategies.ad_psgd import ADPSGD
 from outpace.strategies.base import Strategy
+from outpace.strategies.decentlam import DecentLaM
+from outpace.strategies.dropcompute import DropCompute
 from outpace.strategies.eager import Eager
+from outpace.strategies.gossip import ALDSGD, DPSGD, DSGDAAU, Matcha, NonBlockingDPSGD, NonBlockingMatcha
+from outpace.strategies.local_sgd import DaSGD, LocalSGD, PostLocalSGD
+from outpace.strategies.nonblocking import NonBlocking
+from outpace.strategies.outer import DiLoCo, NoLoCo
+from outpace.strategies.quorums import MSync, Rennala, Ringmaster
+from outpace.strategies.sgp import SGP
+from outpace.strategies.wagma import Wagma
 
 
 def _eager(**fixed: Any) -> Callable[..., Strategy]:
@@ -26,6 +36,26 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
     "eager": Eager,
     "eager-solo": _eager(quorum="solo"),
     "eager-majority": _eager(quorum="majority"),
+    "wagma": Wagma,
+    "nonblocking": NonBlocking,
+    "nonblocking-dpsgd": NonBlockingDPSGD,
+    "nonblocking-matcha": NonBlockingMatcha,
+    "dropcompute": DropCompute,
+    "m-sync": MSync,
+    "rennala": Rennala,
+    "ringmaster": Ringmaster,
+    "local-sgd": LocalSGD,
+    "post-local-sgd": PostLocalSGD,
+    "dasgd": DaSGD,
+    "diloco": DiLoCo,
+    "noloco": NoLoCo,
+    "d-psgd": DPSGD,
+    "matcha": Matcha,
+    "ad-psgd": ADPSGD,
+    "sgp": SGP,
+    "decentlam": DecentLaM,
+    "al-dsgd": ALDSGD,
+    "dsgd-aau": DSGDAAU,
 }
 
 

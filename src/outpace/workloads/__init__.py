@@ -1,8 +1,20 @@
 """Workloads: built-in training tasks, and the loop that trains one under any system on real ranks."""
 
-from outpace.workloads.base import Workload
+from outpace.workloads.base import Workload, accuracy_of
+from outpace.workloads.digits import Digits
 from outpace.workloads.hyperplane import Hyperplane
 from outpace.workloads.registry import names, workload
 from outpace.workloads.trial import Outcome, RankOutcome, Settings, run_trial
 
-__all__ = ["Hyperplane", "Outcome", "RankOutcome", "Settings", "Workload", "names", "run_trial", "workload"]
+__all__ = [
+    "Digits",
+    "Hyperplane",
+    "Outcome",
+    "RankOutcome",
+    "Settings",
+    "Workload",
+    "accuracy_of",
+    "names",
+    "run_trial",
+    "workload",
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -25,3 +25,16 @@ class Workload(Protocol):
 
     def held_out_loss(self, model: nn.Module) -> float:
         """The loss on data that no rank trains on."""
+
+
+@runtime_checkable
+class Classifying(Protocol):
+    """What a workload that sorts into classes has besides."""
+
+    def held_out_accuracy(self, model: nn.Module) -> float:
+        """Share, 0 to 1, of the data that no rank trains on which the model puts into the right class."""
+
+
+def accuracy_of(workload: Workload, model: nn.Module) -> float | None:
+    """The held-out accuracy, 0 to 1, of a workload that has one; None of a regression, which has only a loss."""
+    return workload.held_out_accuracy(model) if isinstance(workload, Classifying) else None

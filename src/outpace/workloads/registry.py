@@ -7,9 +7,10 @@ from functools import partial
 
 from outpace.spec import build
 from outpace.workloads.base import Workload
+from outpace.workloads.digits import Digits
 from outpace.workloads.hyperplane import Hyperplane
 
-WORKLOADS: dict[str, Callable[..., Workload]] = {"hyperplane": Hyperplane}
+WORKLOADS: dict[str, Callable[..., Workload]] = {"digits": Digits, "hyperplane": Hyperplane}
 
 
 def names() -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from outpace.engines.base import Ticket
 from tests.fuzz.lives import WatchedEngine
@@ -11,8 +12,8 @@ from tests.fuzz.lives import WatchedEngine
 class LateWaits(WatchedEngine):
     """A late rank waits for the quorum, too."""
 
-    def _arrive(self, row: int, version: int, samples: float) -> Ticket:
-        return super()._arrive(row, version, samples)._replace(waits=True)
+    def _arrive(self, *given: Any, **also: Any) -> Ticket:
+        return super()._arrive(*given, **also)._replace(waits=True)
 
 
 class NewestOnly(WatchedEngine):

@@ -11,14 +11,14 @@ from typing import Any
 
 import torch
 
-from outpace.engines.base import Contents, Replica, Result, Work, run
+from outpace.engines.base import Contents, Notes, Replica, Result, Work, run
 from outpace.engines.local import arena
 from outpace.engines.local.arena import Memory
 from outpace.engines.local.bell import SLICE_S, Bell
 from outpace.engines.local.buffers import BufferRows
 from outpace.engines.local.faults import Faults
 from outpace.engines.local.holds import Holds, tag
-from outpace.engines.local.layout import ArenaLayout
+from outpace.engines.local.layout import NOTES_BYTES, ArenaLayout
 from outpace.engines.local.life import Life
 from outpace.engines.local.log import Log
 from outpace.engines.local.reduction import Reduction
@@ -44,6 +44,7 @@ class LocalEngine(ReplicaEngine):
         self,
         replica: Replica,
         vector: VectorLayout,
+        shared: VectorLayout,
         rules: Rules,
         layout: ArenaLayout,
         description: dict[str, Any],
@@ -61,11 +62,12 @@ class LocalEngine(ReplicaEngine):
         log, bell = Log(self._files.log), Bell(self._memory.word)
         self._watch = Watch(rank, rules, log, self._snapshots, bell, self._life, self._faults, timeout_s)
         self._holds = Holds(self._memory, rank)
-        self._buffers = BufferRows(self._memory, replica.buffers())
+        self._buffers = BufferRows(self._memory, replica.meeting())
         sums = RowSums(self._memory.bytes, vector.chunks(), rules.normalise, max_grad_norm)
         self._reduction = Reduction(self._memory, sums, self._is_current, self._faults)
         self._watch.shares_reductions = not self._reduction.is_small
         self._vector = vector
+        self._shared = shared
         self._views: dict[int, list[torch.Tensor]] = {}
         self._tried: tuple[int, float] = (0, 0.0)  # attempt this rank has worked on, and when it had no more to do
         self._overdue: tuple[int, float] = (-1, 0.0)  # version of the latest snapshot, and since when another is due
@@ -131,8 +133,9 @@ class LocalEngine(ReplicaEngine):
         """This rank's row as tensors shaped like the parameters."""
         return self._vector_at(self._memory.layout.row(self.rank, row))
 
-    async def _deposit(self, row: int, work: Work) -> None:
-        present, hyper = self._replica.deposit(self.row_views(row), work)
+    async def _deposit(self, row: int, work: Work, onto: int | None) -> None:
+        earlier = None if onto is None else self.row_views(onto)
+        present, hyper = self._replica.deposit(self.row_views(row), work, earlier)
         self._faults.at("depositing", self._replica.version)
         self._memory.write_meta(self._memory.layout.row_meta(self.rank, row), join_meta(present, hyper))
 
@@ -150,6 +153,30 @@ class LocalEngine(ReplicaEngine):
         finally:
             self._holds.release()
 
+    def _row_of(self, row: int) -> list[torch.Tensor]:
+        offset = self._memory.layout.published(row)
+        if offset not in self._views:
+            region = self._memory.region(offset, self._memory.layout.published_bytes)
+            self._views[offset] = self._shared.views(region)
+        return self._views[offset]
+
+    def _note(self, row: int, notes: Notes) -> None:
+        numbers = self._memory.numbers(self._memory.layout.notes(row), 1 + len(notes), "d")
+        numbers[0] = len(notes)
+        for index, value in enumerate(notes):
+            numbers[1 + index] = value
+
+    def _notes_of(self, row: int) -> Notes:
+        numbers = self._memory.numbers(self._memory.layout.notes(row), NOTES_BYTES // 8, "d")
+        return tuple(numbers[1 : 1 + int(numbers[0])])
+
+    async def compute(self, parts: int = 1) -> None:
+        """Computing has really taken its time."""
+
+    def now_s(self) -> float:
+        """Seconds on this machine's clock."""
+        return time.monotonic()
+
     def pending(self) -> list[dict[str, Any]]:
         """Copies of this rank's rows that no round has taken in yet."""
         if self._files is None:
@@ -159,7 +186,9 @@ class LocalEngine(ReplicaEngine):
         for c in self.ledger.pending(self.rank):
             row = self._memory.region(layout.row(self.rank, c.row), self._vector.nbytes)
             meta = self._memory.read_meta(layout.row_meta(self.rank, c.row))
-            found.append({"version": c.version, "samples": c.samples, "row": row.clone(), "meta": meta})
+            found.append(
+                {"version": c.version, "samples": c.samples, "planned": c.planned, "row": row.clone(), "meta": meta}
+            )
         return found
 
     async def give_again(self, pending: dict[str, Any]) -> None:
@@ -168,7 +197,7 @@ class LocalEngine(ReplicaEngine):
         layout = self._memory.layout
         self._memory.region(layout.row(self.rank, row), self._vector.nbytes).copy_(pending["row"])
         self._memory.write_meta(layout.row_meta(self.rank, row), pending["meta"])
-        self._arrive(row, pending["version"], pending["samples"])
+        self._arrive(row, pending["version"], pending["samples"], pending["planned"])
 
     # -- snapshots and buffers -------------------------------------------------------------------------------------
 
@@ -184,10 +213,11 @@ class LocalEngine(ReplicaEngine):
         return self._snapshots.read(buffer)
 
     def _leave_buffers(self, place: int) -> None:
-        self._buffers.write(place, self.rank, self._replica.buffers())
+        self._buffers.write(place, self.rank, self._replica.meeting())
 
     def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
-        self._buffers.average(place, ranks, self._replica.buffers())
+        self._buffers.average(place, ranks, self._replica.meeting())
+        self._replica.met()
 
     def _write_overdue_snapshot(self) -> bool:
         """Writes the one that is due if its writer was lost: who lags may be waiting for it, and we for that rank."""
@@ -203,6 +233,11 @@ class LocalEngine(ReplicaEngine):
         return False
 
     # -- reducing --------------------------------------------------------------------------------------------------
+
+    async def help(self) -> None:
+        """Reduces what is sealed. There is no other process that would."""
+        if self.ledger.reducing is not None:
+            self._assist()
 
     def _assist(self) -> bool:
         """Moves the run along while waiting. True if that changed something worth another look."""

@@ -12,6 +12,7 @@ PAGE = 4096
 HOLD_BYTES = 64  #: one cache line a rank, so that holds do not disturb each other
 CHUNK_STATE_BYTES = 24  #: claimed tag, done tag, sum of squares
 STATE_VECTORS = 8  #: room for this many optimizer state vectors in a snapshot
+NOTES_BYTES = 128  #: a count and fifteen numbers
 _PLAIN_BYTES = 1 << 20
 
 
@@ -27,6 +28,9 @@ class ArenaLayout:
     meta_bytes: int
     buffer_bytes: int  #: one rank's model buffers
     state_bytes: int  #: one snapshot
+    rows: int = 2  #: of each rank, for contributions
+    published_rows: int = 0  #: of averaging strategies, all ranks' together
+    published_bytes: int = 0  #: one of them
 
     @classmethod
     def of(
@@ -40,6 +44,9 @@ class ArenaLayout:
         buffer_bytes: int,
         extra_bytes: int,
         header_bytes: int,
+        rows: int = 2,
+        published_rows: int = 0,
+        published_bytes: int = 0,
     ) -> ArenaLayout:
         """The arena for a model with so many tensors and hyper-parameters of such a size."""
         plain = _PLAIN_BYTES + 1024 * tensors + 65536 * world
@@ -51,6 +58,9 @@ class ArenaLayout:
             header_bytes=_pages(header_bytes),
             meta_bytes=_pages(64 + tensors + 2 * hyper_bytes),
             buffer_bytes=_pages(buffer_bytes),
+            rows=rows,
+            published_rows=published_rows,
+            published_bytes=_pages(published_bytes) if published_rows else 0,
             state_bytes=_pages((1 + STATE_VECTORS) * vector_bytes + buffer_bytes + extra_bytes + plain),
         )
 
@@ -74,7 +84,7 @@ class ArenaLayout:
 
     @cached_property
     def _chunk_states(self) -> int:
-        return self._metas + (2 * self.world + self.slots) * self.meta_bytes
+        return self._metas + (self.rows * self.world + self.slots) * self.meta_bytes
 
     @cached_property
     def _buffer_rows(self) -> int:
@@ -86,7 +96,7 @@ class ArenaLayout:
 
     @cached_property
     def _slots(self) -> int:
-        return self._rows + 2 * self.world * self.vector_bytes
+        return self._rows + self.rows * self.world * self.vector_bytes
 
     @cached_property
     def _states(self) -> int:
@@ -98,11 +108,11 @@ class ArenaLayout:
 
     def row_meta(self, rank: int, row: int) -> int:
         """What goes with a row: which parameters had gradients, and the hyper-parameters."""
-        return self._metas + (2 * rank + row) * self.meta_bytes
+        return self._metas + (self.rows * rank + row) * self.meta_bytes
 
     def slot_meta(self, slot: int) -> int:
         """What goes with a slot, likewise."""
-        return self._metas + (2 * self.world + slot) * self.meta_bytes
+        return self._metas + (self.rows * self.world + slot) * self.meta_bytes
 
     def chunk_states(self, slot: int) -> int:
         """Progress of the reduction into a slot."""
@@ -124,13 +134,23 @@ class ArenaLayout:
         """Where a snapshot lies."""
         return self._states + buffer * self.state_bytes
 
+    def published(self, row: int) -> int:
+        """Where published weights lie."""
+        return self.state(self.world + 1) + row * self.published_bytes
+
+    def notes(self, row: int) -> int:
+        """The numbers that go with a published row: how many, and they themselves."""
+        return self.published(self.published_rows) + row * NOTES_BYTES
+
     @property
     def total_bytes(self) -> int:
         """Address space of the whole arena."""
-        return self.state(self.world + 1)
+        return self.notes(self.published_rows) + PAGE
 
     def usual_bytes(self, kept: int, state_vectors: int = 2) -> int:
         """Memory that training really touches when nobody is stopped: P rows, R+2 slots, two snapshots."""
+        if self.published_rows:
+            return self._rows + self.published_rows * self.published_bytes + 2 * (1 + state_vectors) * self.vector_bytes
         vectors = self.world + kept + 2 + 2 * (1 + state_vectors)
         return self._rows + vectors * self.vector_bytes
 

@@ -19,7 +19,8 @@ def open_local(
 ) -> LocalEngine:
     """A running engine. Blocks until every rank of the world is there."""
     vector = VectorLayout.of(replica.named_parameters())
-    buffers = replica.buffers()
+    buffers = replica.meeting()
+    shared = VectorLayout.of((f"published {i}", tensor) for i, tensor in enumerate(replica.published()))
     description = description_of(replica, vector, rules, max_grad_norm)
     layout = ArenaLayout.of(
         world=place.world,
@@ -31,8 +32,13 @@ def open_local(
         buffer_bytes=packed(buffers)[1],
         extra_bytes=replica.extra_bytes(),
         header_bytes=header_bytes(description),
+        rows=rules.rows,
+        published_rows=0 if rules.publishes is None else rules.publishes.rows * place.world,
+        published_bytes=shared.nbytes,
     )
     meeting = Meeting(store_of(place), meeting_name(), place.rank, place.world, timeout_s)
-    engine = LocalEngine(replica, vector, rules, layout, description, meeting, place.rank, max_grad_norm, timeout_s)
+    engine = LocalEngine(
+        replica, vector, shared, rules, layout, description, meeting, place.rank, max_grad_norm, timeout_s
+    )
     engine.start()
     return engine

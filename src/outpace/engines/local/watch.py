@@ -21,6 +21,7 @@ from outpace.protocol.rules import Rules
 
 PROBE_S = 0.1
 LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
+_ANSWERED = (Kind.ARRIVE, Kind.PUBLISH, Kind.SWAP)  #: a rank wants to know what became of these
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
 
 
@@ -42,7 +43,7 @@ class Watch:
         self.ledger = Ledger(rules)
         self.waited_s = 0.0
         self.shares_reductions = True  #: whether a sealed round is worth waking others for
-        self.placed = ""  #: what became of this rank's last arrival, in words
+        self.placed = ""  #: what became of what this rank last gave away, in words
         self.log = log
         self._snapshots = snapshots
         self._bell = bell
@@ -59,7 +60,7 @@ class Watch:
             for event in events:
                 reason = self.ledger.apply(event)
                 self.log.position += RECORD_BYTES
-                if event.kind == Kind.ARRIVE and event.rank == self.rank:
+                if event.rank == self.rank and event.kind in _ANSWERED:
                     self.placed = reason
             if len(events) < READ_RECORDS:
                 break
@@ -96,7 +97,8 @@ class Watch:
         sealed = ledger.reducing
         attempt = (sealed.number, sealed.attempt) if sealed is not None and self.shares_reductions else None
         has_snapshot = ledger.snapshots.latest is not None
-        return ledger.started, ledger.complete, attempt, ledger.sync.generation, has_snapshot, ledger.ended
+        shared = ledger.published.changes
+        return ledger.started, ledger.complete, attempt, ledger.sync.generation, has_snapshot, ledger.ended, shared
 
     def wait(self, until: Callable[[], bool], meanwhile: Callable[[], bool], purpose: str) -> None:
         """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did.
@@ -141,7 +143,7 @@ class Watch:
         left = self._grace_left_s()
         if left is None or left > 0:
             return False
-        self.append(Event(Kind.SEAL, self.rank, round=self.ledger.round))
+        self.append(Event(Kind.SEAL, self.rank, round=self.ledger.sealable))
         return True
 
     def living(self) -> list[int]:
@@ -153,7 +155,7 @@ class Watch:
         deadline = self.ledger.deadline_ns
         if deadline is None:
             return None
-        turn = next((i for i, c in enumerate(self.ledger.on_time) if c.rank == self.rank), SEAL_TURNS)
+        turn = next((i for i, rank in enumerate(self.ledger.sealers()) if rank == self.rank), SEAL_TURNS)
         return (deadline - time.monotonic_ns()) / 1e9 + min(turn, SEAL_TURNS) * SEAL_TURN_S
 
     def _report_deaths(self) -> bool:

@@ -6,12 +6,12 @@ that missed rounds takes them all at once; `training.TrainingEngine` has real on
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import NamedTuple
 
-from outpace.engines.base import Ticket, Work
+from outpace.engines.base import Notes, Work
 from outpace.engines.replicas import REPLAY_AT_MOST
-from outpace.engines.rounds import RoundEngine
+from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.virtual.clock import Waiters, sleep, wait_in
 from outpace.engines.virtual.world import World
 from outpace.errors import BelowQuorum
@@ -26,8 +26,8 @@ class Pace(NamedTuple):
     apply_ns: int = 0  #: of one round
 
 
-class VirtualEngine(RoundEngine):
-    """One rank's way through simulated time. Its computing passes just before it contributes."""
+class VirtualEngine(SharingEngine):
+    """One rank's way through simulated time."""
 
     began_ns = 0  #: when it began to compute its current step
     ready_ns = 0  #: when that is done; it computes until then
@@ -36,7 +36,8 @@ class VirtualEngine(RoundEngine):
 
     _world: World
     _pace: Pace
-    _on_the_way_ns = 0  # of a contribution, where it needs no sleep of its own
+    _computed = 0  # whole steps
+    _part = 0  # parts of the step under way
 
     @property
     def ledger(self) -> Ledger:
@@ -49,13 +50,39 @@ class VirtualEngine(RoundEngine):
         since = self._waits_since_ns
         return (self.waited_ns + (0 if since is None else self._world.clock.now_ns - since)) / 1e9
 
-    async def begin(self, work: Work) -> Ticket:
-        """Lets the time of computing pass, then contributes."""
-        compute = self._pace.compute_ns(self._steps)
+    async def compute(self, parts: int = 1) -> None:
+        """Lets the time of computing a step pass, or of one of so many parts of it."""
+        compute = self._pace.compute_ns(self._computed) // parts
+        self._part += 1
+        if self._part >= parts:
+            self._part = 0
+            self._computed += 1
         self.began_ns = self._world.clock.now_ns
         self.ready_ns = self.began_ns + compute
-        await sleep(compute + self._on_the_way_ns)
-        return await super().begin(work)
+        await sleep(compute)
+
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self._world.clock.now_ns / 1e9
+
+    async def publish(self, iteration: int, readers: Collection[int] = (), notes: Notes = ()) -> bool:
+        """Published weights are as long on their way as a contribution."""
+        await sleep(self._world.arrive_ns)
+        return await super().publish(iteration, readers, notes)
+
+    async def _travel(self, peers: Collection[int], together: bool) -> None:
+        await sleep(self._world.travel_ns(self.rank, peers, together))
+
+    def _notes_of(self, row: int) -> Notes:
+        return self._world.notes.get(row, ())
+
+    async def _until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
+        self._waits_since_ns = began = self._world.clock.now_ns
+        for rank in ranks:
+            while not holds(rank):
+                await self._park(self._world.changes_of(rank))
+        self.waited_ns += self._world.clock.now_ns - began
+        self._waits_since_ns = None
 
     def _look(self) -> None:
         """There is one ledger: nothing is ever unread."""
@@ -93,13 +120,34 @@ class TimedEngine(VirtualEngine):
         super().__init__(rank, world.ledger.rules)
         self._world = world
         self._pace = pace
-        self._on_the_way_ns = world.arrive_ns
 
     async def _share_beginning(self) -> None:
         """There are no weights to begin from."""
 
-    async def _deposit(self, row: int, work: Work) -> None:
+    async def _deposit(self, row: int, work: Work, onto: int | None) -> None:
+        if self._world.arrive_ns:
+            await sleep(self._world.arrive_ns)
+
+    async def local_step(self, work: Work) -> None:
+        """Only its time passes."""
+        if self._pace.apply_ns:
+            await sleep(self._pace.apply_ns)
+        self.steps += 1
+
+    async def _write(self, row: int, notes: Notes) -> None:
+        self._world.notes[row] = notes
+
+    def _sum(self, terms: Sequence[Term], own: float) -> None:
+        """There is nothing to add up."""
+
+    def _write_sum(self, row: int, summed: object) -> None:
         """There is nothing to write."""
+
+    def _take(self, summed: object, notes: Notes) -> None:
+        """There is nothing to take over."""
+
+    def _put_on_top(self, row: int) -> None:
+        """There is nothing to put."""
 
     async def _apply_until(self, version: int) -> None:
         missed = version - self.version

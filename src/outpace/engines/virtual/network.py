@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, fields
 from functools import partial
 
@@ -79,6 +79,22 @@ class Network:
             most = max(Counter(rank // self.ranks_per_host for rank in ranks).values(), default=0)
         inside = self.host_overhead_us / 1e6 + self._memory_s((most + 1) * payload_bytes)
         return _ns(self.round_ms / 1e3 + inside + self._between_s(hosts, payload_bytes))
+
+    def gather_ns(self, rank: int, peers: Collection[int], payload_bytes: int, together: bool) -> int:
+        """From these ranks having published until this one has their weighted sum.
+
+        Each one's vector travels by itself, unless all of them make the same sum `together`, as in a reduction.
+        """
+        far = [peer for peer in peers if self._host(peer) != self._host(rank)]
+        inside = self.host_overhead_us / 1e6 + self._memory_s((len(peers) + 1) * payload_bytes)
+        if together:
+            hosts = len({self._host(member) for member in (rank, *peers)})
+            return _ns(inside + self._between_s(hosts, payload_bytes))
+        message = (self.latency_us + 2 * self.overhead_us) / 1e6 + payload_bytes * 8 / (self.gbps * 1e9)
+        return _ns(inside + len(far) * message)
+
+    def _host(self, rank: int) -> int:
+        return rank // self.ranks_per_host if self.ranks_per_host else 0
 
     def _memory_s(self, moved_bytes: int) -> float:
         return moved_bytes / (self.host_gbytes_per_s * 1e9)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from outpace.engines.base import Contents, Replica, Result, Work
+from outpace.engines.base import Contents, Notes, Replica, Result, Work
 from outpace.engines.replicas import ReplicaEngine, T
 from outpace.engines.sums import RowSums, average_buffers, join_meta, merged_meta, meta_of
 from outpace.engines.virtual.clock import Waiters, sleep
@@ -34,9 +34,10 @@ class SharedTensors:
     def __init__(self, vector: VectorLayout, rules: Rules, max_grad_norm: float | None = None) -> None:
         self.vector = vector
         self.snapshots: dict[int, Contents] = {}
-        self.buffers: dict[tuple[int, int], list[torch.Tensor]] = {}  #: (place, rank) -> a rank's model buffers
-        self._world = rules.world
-        self._memory = torch.zeros((2 * rules.world + Ledger(rules).slots) * vector.nbytes, dtype=torch.uint8)
+        self.buffers: dict[tuple[int, int], list[torch.Tensor]] = {}  #: (place, rank) -> what a rank left there
+        self.published: dict[int, list[torch.Tensor]] = {}  #: by row
+        self._world, self._rows = rules.world, rules.rows
+        self._memory = torch.zeros((rules.rows * rules.world + Ledger(rules).slots) * vector.nbytes, dtype=torch.uint8)
         self._sums = RowSums(self._memory, vector.chunks(), rules.normalise, max_grad_norm)
         self._row_metas: dict[tuple[int, int], bytes] = {}
         self._slot_metas: dict[int, bytes] = {}
@@ -87,7 +88,7 @@ class SharedTensors:
         return (row * self._world + rank) * self.vector.nbytes
 
     def _slot_at(self, slot: int) -> int:
-        return (2 * self._world + slot) * self.vector.nbytes
+        return (self._rows * self._world + slot) * self.vector.nbytes
 
     def _vector_at(self, offset: int) -> list[torch.Tensor]:
         if offset not in self._views:
@@ -127,8 +128,23 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
     def _position(self) -> int:
         return self._world.position
 
-    async def _deposit(self, row: int, work: Work) -> None:
-        present, hyper = self._replica.deposit(self._tensors.row(self.rank, row), work)
+    async def local_step(self, work: Work) -> None:
+        """As any rank's, in the time that applying takes."""
+        await sleep(self._pace.apply_ns)
+        await super().local_step(work)
+
+    def _row_of(self, row: int) -> list[torch.Tensor]:
+        found = self._tensors.published.get(row)
+        if found is None:
+            found = self._tensors.published[row] = [torch.zeros_like(t) for t in self._replica.published()]
+        return found
+
+    def _note(self, row: int, notes: Notes) -> None:
+        self._world.notes[row] = notes
+
+    async def _deposit(self, row: int, work: Work, onto: int | None) -> None:
+        earlier = None if onto is None else self._tensors.row(self.rank, onto)
+        present, hyper = self._replica.deposit(self._tensors.row(self.rank, row), work, earlier)
         self._tensors.describe_row(self.rank, row, present, hyper)
         await sleep(self._world.arrive_ns)
 
@@ -144,14 +160,14 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
         found = []
         for c in self.ledger.pending(self.rank):
             row, meta = self._tensors.copy_of_row(self.rank, c.row)
-            found.append({"version": c.version, "samples": c.samples, "row": row, "meta": meta})
+            found.append({"version": c.version, "samples": c.samples, "planned": c.planned, "row": row, "meta": meta})
         return found
 
     async def give_again(self, pending: dict[str, Any]) -> None:
         """Contributes a row that `pending` copied."""
         row = await self._free_row()
         self._tensors.put_row(self.rank, row, (pending["row"], pending["meta"]))
-        self._arrive(row, pending["version"], pending["samples"])
+        self._arrive(row, pending["version"], pending["samples"], pending["planned"])
 
     # -- snapshots and buffers -------------------------------------------------------------------------------------
 
@@ -168,10 +184,11 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
         return Contents([t.clone() for t in saved.tensors], saved.plain)
 
     def _leave_buffers(self, place: int) -> None:
-        self._tensors.buffers[place, self.rank] = [b.clone() for b in self._replica.buffers()]
+        self._tensors.buffers[place, self.rank] = [b.detach().clone() for b in self._replica.meeting()]
 
     def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
-        average_buffers(self._replica.buffers(), [self._tensors.buffers[place, rank] for rank in sorted(ranks)])
+        average_buffers(self._replica.meeting(), [self._tensors.buffers[place, rank] for rank in sorted(ranks)])
+        self._replica.met()
 
     async def _park(self, waiters: Waiters) -> None:
         """Writes an overdue snapshot while it waits: who lags may be waiting for it, and we for that rank."""

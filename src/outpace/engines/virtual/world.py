@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import Protocol
 
+from outpace.engines.base import Notes
 from outpace.engines.virtual.clock import Clock, Waiters
 from outpace.engines.virtual.network import Network
 from outpace.protocol.events import Event, Kind
@@ -55,6 +56,10 @@ class World:
         self._by_version: dict[int, Waiters] = {}  # woken when so many rounds are complete
         self._for_news: Waiters = []
         self._seen: tuple[object, ...] = ()
+        self.notes: dict[int, Notes] = {}  #: by published row
+        self._by_rank: dict[int, Waiters] = {}  # woken when what a rank publishes, reads or is changes
+        self._travels: dict[tuple[object, ...], int] = {}
+        ledger.published.collects = True
 
     @property
     def arrive_ns(self) -> int:
@@ -95,6 +100,17 @@ class World:
         self._seen = self._news()
         return self._for_news
 
+    def changes_of(self, rank: int) -> Waiters:
+        """Where to wait until something happens to what a rank has published."""
+        return self._by_rank.setdefault(rank, [])
+
+    def travel_ns(self, rank: int, peers: Collection[int], together: bool) -> int:
+        """How long it takes a rank to get these ranks' published weights, or the sum that all of them make."""
+        key = (rank, together, *sorted(peers))
+        if key not in self._travels:
+            self._travels[key] = self.network.gather_ns(rank, peers, self.payload_bytes, together)
+        return self._travels[key]
+
     def died(self, rank: int, incarnation: int) -> None:
         """A rank's incarnation has ended without a word. The others notice after a while."""
         self.clock.after(PROBE_NS, partial(self._bury, Event(Kind.DEAD, rank, incarnation)))
@@ -107,8 +123,10 @@ class World:
         if sealed is not None:
             if self._reducing != (sealed.number, sealed.attempt):
                 self._plan_end(sealed)
-        elif ledger.met_ns is not None:
+        elif ledger.deadline_ns is not None:
             self._plan_seal()
+        if ledger.published.changed:
+            self._wake_readers(ledger.published.changed)
         complete = ledger.complete
         if complete != self._complete:
             self._wake_until(complete)
@@ -132,15 +150,22 @@ class World:
 
     def _plan_seal(self) -> None:
         deadline = self.ledger.deadline_ns
-        if deadline is not None and self._graced != (self.ledger.round, deadline):
-            self._graced = (self.ledger.round, deadline)
-            seal = Event(Kind.SEAL, 0, round=self.ledger.round)
+        if deadline is not None and self._graced != (self.ledger.sealable, deadline):
+            self._graced = (self.ledger.sealable, deadline)
+            seal = Event(Kind.SEAL, 0, round=self.ledger.sealable)
             self.clock.at(deadline, partial(self.append, seal))
+
+    def _wake_readers(self, changed: list[int]) -> None:
+        for rank in changed:
+            waiters = self._by_rank.get(rank)
+            if waiters:
+                self.clock.wake(waiters, self._notice_ns)
+        changed.clear()
 
     def _bury(self, death: Event) -> None:
         self.append(death)
         if self.ledger.below_quorum:  # no round will come any more, and whoever waits must learn it
-            for waiters in (*self._by_version.values(), self._for_news):
+            for waiters in (*self._by_version.values(), *self._by_rank.values(), self._for_news):
                 self.clock.wake(waiters, self._notice_ns)
 
     def _wake_until(self, complete: int) -> None:

@@ -1,0 +1,79 @@
+"""What a codec may do to a contribution and to a round. Owns the interface and the plain sum; codes nothing itself.
+
+Two kinds of hooks, which must not be mixed up. `reduce` may run on any rank, and twice: it reads its arguments and the
+codec's options only, and gives the same bits everywhere. `deposited`, `applied` and `dropped` run on the rank whose
+contribution it is, and may keep state there: every rank has a codec object of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+
+from outpace.errors import InvalidRules
+
+
+class Codec:
+    """Codes nothing: contributions are summed as they are. Base of the codecs that do."""
+
+    @property
+    def is_plain_sum(self) -> bool:
+        """Whether `reduce` is the weighted sum itself, so that a faster way to sum may take its place."""
+        return True
+
+    def deposited(self, step: int, row: Sequence[torch.Tensor], present: Sequence[int]) -> None:
+        """Changes a contribution in place, after the gradients were copied in and before anybody else may read it.
+
+        `present` is 0 for the tensors without a gradient: their rows are zero, and stay so. Does not block.
+        """
+
+    def reduce(
+        self,
+        out: torch.Tensor,
+        rows: Sequence[torch.Tensor],
+        factors: Sequence[float],
+        seeds: Sequence[int],
+        chunk: int,
+    ) -> None:
+        """Writes the coded sum of one chunk of all contributions into `out`, which has the accumulator's dtype.
+
+        Deterministic. `seeds` has a `contribution_seed` for every row. Where a row is not finite, neither is `out`.
+        """
+        add_rows(out, rows, factors)
+
+    def applied(self, step: int, result: Sequence[torch.Tensor]) -> None:
+        """A round with this rank's contribution of that step is applied. Only reads the result."""
+
+    def dropped(self, step: int) -> None:
+        """The contribution of that step was dropped or refused, or its round was void: nothing of it is applied."""
+
+    def in_flight(self) -> list[int]:
+        """Steps whose contributions were neither applied nor dropped so far, oldest first. Empty if nobody counts."""
+        return []
+
+    def state(self) -> dict[str, torch.Tensor]:
+        """Copies of all that this rank's codec remembers, for a checkpoint."""
+        return {}
+
+    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+        """Becomes what `state` returned. Raises if it comes from a codec that remembers something else."""
+        if state:
+            raise InvalidRules(
+                f"the checkpoint holds gradients that a codec had kept back ({min(state)}, ...), and {self!r} keeps "
+                "none. Resume with the codec it was saved with, or take them out of the checkpoint to lose them"
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}()"
+
+
+def add_rows(out: torch.Tensor, rows: Iterable[torch.Tensor], factors: Iterable[float]) -> None:
+    """The weighted sum of rows, one after the other in the dtype of `out`."""
+    for index, (row, factor) in enumerate(zip(rows, factors, strict=True)):
+        if index:
+            out.add_(row, alpha=factor)
+            continue
+        out.copy_(row)
+        if factor != 1.0:
+            out.mul_(factor)

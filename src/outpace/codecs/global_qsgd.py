@@ -1,0 +1,102 @@
+"""Global-QSGD (Xin, Canini, Richtárik and Horváth, arXiv 2305.18627; ECAI 2025), with linear levels.
+
+r = max_i |w_i g_i|_inf        one scale for all contributors, for each chunk
+c_i = sign(g_i) stochastic_round(s |w_i g_i| / r), whole numbers in [-s, s]
+sum = r/s sum_i c_i            whole numbers are added, so that neither order nor grouping changes a bit
+
+Unbiased, so it needs no error feedback; off by less than r/s per entry and contributor. |sum_i c_i| <= N s must fit
+the numbers on the wire: by default s = 127 // N, which is int8 (N contributors to the round; beyond 127 of them s = 1,
+and int8 no longer holds). Weights go in before the coding, because a collective can add codes but not weigh them.
+
+The paper allows any norm for r. The largest entry is exact wherever it is computed, and on a chunk of 131,072 normal
+entries at s = 15 the variance is 0.017 of the squared length of the gradient; with the 2-norm it is 18 times the
+squared length. One huge entry sets r for its whole chunk and rounds most others to zero: clip before.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from outpace.codecs.base import Codec
+from outpace.codecs.seeds import chunk_generator
+from outpace.errors import InvalidRules
+
+MOST_LEVELS = 32_767  #: codes fit int16, and their sums int32 for up to 65,536 contributors
+_INT8_MOST = 127
+
+
+@dataclass
+class GlobalQSGD(Codec):
+    """Small whole numbers under one shared scale, rounded at random. Without `levels`, sums fit int8."""
+
+    levels: int | None = None
+
+    def __post_init__(self) -> None:
+        levels = self.levels
+        is_whole = isinstance(levels, int) and not isinstance(levels, bool)
+        if levels is not None and not (is_whole and 1 <= levels <= MOST_LEVELS):
+            raise InvalidRules(
+                f"levels={levels!r} must be a whole number from 1 to {MOST_LEVELS}, or none for 127 // contributors, "
+                "whose sums fit int8"
+            )
+
+    @property
+    def is_plain_sum(self) -> bool:
+        """The rows are rounded at random first."""
+        return False
+
+    def levels_for(self, contributors: int) -> int:
+        """s: the largest code, in a round of so many contributors."""
+        return self.levels if self.levels is not None else max(1, _INT8_MOST // contributors)
+
+    def reduce(
+        self,
+        out: torch.Tensor,
+        rows: Sequence[torch.Tensor],
+        factors: Sequence[float],
+        seeds: Sequence[int],
+        chunk: int,
+    ) -> None:
+        """Codes every row, adds the codes, decodes the sum. All NaN if any row has an entry that is not finite."""
+        scale = shared_scale(rows, factors, out.dtype)
+        if not math.isfinite(scale):
+            out.fill_(math.nan)
+            return
+        levels, total = self.levels_for(len(rows)), torch.zeros(out.shape, dtype=torch.int32)
+        for row, factor, seed in zip(rows, factors, seeds, strict=True):
+            total += encode(_weighed(row, factor, out.dtype), scale, levels, chunk_generator(seed, chunk))
+        decode(out, total, scale, levels)
+
+
+def shared_scale(rows: Sequence[torch.Tensor], factors: Sequence[float], dtype: torch.dtype) -> float:
+    """r: the largest magnitude in any weighed row, NaN or infinite if an entry is."""
+    largest = [_weighed(row, factor, dtype).aminmax() for row, factor in zip(rows, factors, strict=True)]
+    return float(torch.stack([bound.abs() for pair in largest for bound in pair]).max())
+
+
+def encode(row: torch.Tensor, scale: float, levels: int, generator: torch.Generator) -> torch.Tensor:
+    """Codes of a row, each rounded away from zero with the probability that makes it right on average.
+
+    No entry may be larger than the scale: |row / scale| <= 1 in floating point too, so that no code passes `levels`.
+    """
+    if scale == 0.0:
+        return torch.zeros(row.shape, dtype=torch.int32)
+    exact = (row / scale).mul_(levels)
+    codes = exact.to(torch.int32)  # towards zero; `trunc` would wake all threads even for a short row
+    odds = (exact - codes).abs_()
+    is_up = torch.rand(row.shape, dtype=row.dtype, generator=generator) < odds
+    return codes.add_(exact.sign_().mul_(is_up).to(torch.int32))
+
+
+def decode(out: torch.Tensor, codes: torch.Tensor, scale: float, levels: int) -> None:
+    """What codes, or a sum of codes, stand for. Divides first: scale / levels may be too small a number for float32."""
+    out.copy_(codes).div_(levels).mul_(scale)
+
+
+def _weighed(row: torch.Tensor, factor: float, dtype: torch.dtype) -> torch.Tensor:
+    wide = row.to(dtype)
+    return wide if factor == 1.0 else wide * factor

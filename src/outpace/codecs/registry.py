@@ -1,0 +1,37 @@
+"""Codecs by name. Owns the table of names; adding a codec is adding a line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outpace.codecs.base import Codec
+from outpace.codecs.bf16 import Bfloat16
+from outpace.codecs.global_qsgd import GlobalQSGD
+from outpace.codecs.ok_topk import OkTopk
+from outpace.errors import InvalidRules
+from outpace.spec import build
+
+CODECS: dict[str, Callable[..., Codec]] = {
+    "none": Codec,
+    "bf16": Bfloat16,
+    "global-qsgd": GlobalQSGD,
+    "ok-topk": OkTopk,
+}
+
+
+def names() -> list[str]:
+    """All codec names."""
+    return sorted(CODECS)
+
+
+def codec(choice: str | Codec) -> Codec:
+    """The codec itself, a new one for a name with options; an object is returned as it is, and belongs to one rank.
+
+    >>> codec("ok-topk:density=0.02")
+    OkTopk(density=0.02)
+    """
+    if isinstance(choice, Codec):
+        return choice
+    if not isinstance(choice, str):
+        raise InvalidRules(f"codec={choice!r} must be a name ({', '.join(names())}) or a Codec")
+    return build(choice, CODECS, "codec")

@@ -1,0 +1,184 @@
+"""One rank's published weights: leaving them for others, reading theirs, and waiting for neither more than needed.
+
+The same on every engine, like `rounds`: each brings only its rows, its log and its way to wait. What is current, frozen
+or free to be written is decided by `protocol.published`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from outpace.engines.base import Notes, Work
+from outpace.engines.rounds import RoundEngine
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.published import Frozen, Publication, Published
+from outpace.protocol.rules import Rules
+
+Term = tuple[Publication, float]
+
+
+class SharingEngine(RoundEngine):
+    """What averaging strategies call, in terms of what an engine brings."""
+
+    def __init__(self, rank: int, rules: Rules) -> None:
+        super().__init__(rank, rules)
+        self._unread: deque[tuple[int, tuple[int, ...]]] = deque()  # own publications and who must read them
+
+    # -- what an engine brings -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    async def local_step(self, work: Work) -> None:
+        """Takes one step of the inner optimizer with this rank's own gradients."""
+
+    @abstractmethod
+    async def _write(self, row: int, notes: Notes) -> None:
+        """Writes this rank's weights into a row of its own."""
+
+    @abstractmethod
+    def _notes_of(self, row: int) -> Notes:
+        """The numbers that were published with a row."""
+
+    @abstractmethod
+    def _sum(self, terms: Sequence[Term], own: float) -> Any:
+        """The weighted sum of rows, and of this rank's weights, in private memory."""
+
+    @abstractmethod
+    def _write_sum(self, row: int, summed: Any) -> None:
+        """Writes a sum into a row of this rank's."""
+
+    @abstractmethod
+    def _take(self, summed: Any, notes: Notes) -> None:
+        """Makes a sum this rank's weights."""
+
+    @abstractmethod
+    def _put_on_top(self, row: int) -> None:
+        """Puts what this rank did since its last average on top of what lies in a row."""
+
+    async def _until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
+        """Waits until the log makes it true for each of these ranks."""
+        wanted = list(ranks)
+        await self._until(lambda: all(map(holds, wanted)), purpose)
+
+    async def _travel(self, peers: Collection[int], together: bool) -> None:
+        """Lets pass the time that reading these ranks' weights takes beyond what it really takes."""
+
+    # -- what strategies call --------------------------------------------------------------------------------------
+
+    async def publish(self, iteration: int, readers: Collection[int] = (), notes: Notes = ()) -> bool:
+        """Leaves this rank's weights for others, once the row that is next has been read by all it was meant for."""
+        self._look()
+        await self._until_row_is_read()
+        generation = self._shelves[self.rank].generation
+        await self._write(self._published.next_row(self.rank), notes)
+        self._reason = self._say(Kind.PUBLISH, iteration, generation)
+        if self._reason.startswith("ignored"):
+            return False
+        self._unread.append((iteration, tuple(readers)))
+        return True
+
+    async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
+        """Waits for these ranks' publications of an iteration, without those of ranks that have left."""
+        wanted = sorted(ranks)
+        purpose = f"for iteration {iteration} of ranks {wanted}"
+        await self._until_each(wanted, lambda rank: self._published.is_settled(rank, iteration), purpose)
+        found = {rank: self._published.of(rank, iteration) for rank in wanted if rank in self._shelves}
+        return {rank: self._notes_of(place.row) for rank, place in found.items() if place is not None}
+
+    async def mix(self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False) -> None:
+        """Takes the weighted sum of publications that cannot change, because this rank is among their readers."""
+        places = {key: self._published.of(*key) for key in sorted(weights)}
+        terms = [(place, weights[key]) for key, place in places.items() if place is not None]
+        await self._travel([place.rank for place, _ in terms if place.rank != self.rank], together)
+        self._take(self._sum(terms, 0.0), self._mixed_notes(terms))
+        if len(terms) > 1:
+            self._say(Kind.READ, read)
+
+    async def until_frozen(self, iteration: int) -> Frozen:
+        """Waits for the freeze that this rank's publication of an iteration is in, or came too late for."""
+        await self._until_each(
+            [self.rank], lambda _: self._is_frozen(iteration), f"for iteration {iteration} to be frozen"
+        )
+        frozen = self._published.frozen
+        if self.rules.publishes is not None and self.rules.publishes.freeze == "path":
+            return frozen[self._shelves[self.rank].mixed]
+        return frozen.get(iteration) or frozen[max(frozen)]
+
+    def current(self) -> Frozen:
+        """What is current of every rank now."""
+        self._look()
+        return self._published.now()
+
+    async def mix_frozen(self, frozen: Frozen, weights: Mapping[int, float], own: float = 0.0) -> bool:
+        """Takes the weighted sum of what was frozen, unless it is being written again."""
+        terms = [(frozen.publications[rank], weight) for rank, weight in sorted(weights.items())]
+        await self._travel([place.rank for place, _ in terms if place.rank != self.rank], together=True)
+        summed, notes = self._sum(terms, own), self._mixed_notes(terms)
+        self._look()
+        if not all(self._published.is_whole(place) for place, _ in terms):
+            return False
+        self._take(summed, notes)
+        return True
+
+    async def swap(self, peer: int) -> bool:
+        """Redone until neither changed meanwhile. Each time it has to be, another rank's swap went through."""
+        while True:
+            self._look()
+            mine, theirs = self._shelves[self.rank], self._shelves.get(peer)
+            if mine.current is None or theirs is None or theirs.current is None:
+                return False
+            if not self._published.taking_part(peer):
+                return False
+            generations, rows = (mine.generation, theirs.generation), mine.spares[:2]
+            terms = [(mine.current, 0.5), (theirs.current, 0.5)]
+            await self._travel([peer], together=False)
+            summed, notes = self._sum(terms, 0.0), self._mixed_notes(terms)
+            for row in rows:
+                self._write_sum(row, summed)
+            event = Event(Kind.SWAP, self.rank, self.incarnation, generations[1], generations[0], peer)
+            if not self._append(event).startswith("ignored"):
+                self._take(summed, notes)
+                return True
+
+    async def rebase(self) -> None:
+        """Puts what this rank did since its last average on top of its weights as others have changed them."""
+        self._look()
+        current = self._shelves[self.rank].current
+        if current is not None:
+            self._put_on_top(current.row)
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _published(self) -> Published:
+        return self.ledger.published
+
+    @property
+    def _shelves(self) -> Mapping[int, Any]:
+        return self.ledger.published.shelves
+
+    async def _until_row_is_read(self) -> None:
+        """The row written next may hold a publication that somebody still reads."""
+        rows = 0 if self.rules.publishes is None else self.rules.publishes.rows
+        while len(self._unread) >= rows:
+            iteration, readers = self._unread[0]
+            await self._until_all_have_read(iteration, readers)
+            self._unread.popleft()
+
+    async def _until_all_have_read(self, iteration: int, readers: Iterable[int]) -> None:
+        purpose = f"for iteration {iteration} to be read"
+        await self._until_each(readers, lambda rank: self._published.has_read_all(rank, iteration), purpose)
+
+    def _is_frozen(self, iteration: int) -> bool:
+        published = self._published
+        if self.rules.publishes is not None and self.rules.publishes.freeze == "path":
+            found = published.frozen.get(self._shelves[self.rank].mixed)
+            return found is not None and found.publications[self.rank].iteration == iteration
+        return published.open > iteration
+
+    def _mixed_notes(self, terms: Sequence[Term]) -> Notes:
+        notes = [(self._notes_of(place.row), weight) for place, weight in terms]
+        shortest = min((len(values) for values, _ in notes), default=0)
+        return tuple(sum(values[i] * weight for values, weight in notes) for i in range(shortest))

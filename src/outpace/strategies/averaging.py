@@ -1,0 +1,63 @@
+"""What strategies that average weights have in common. Owns their replica, and why codecs are not for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+
+from outpace.errors import InvalidRules
+from outpace.protocol.rules import Publishing, Rules
+from outpace.replica import OptimizerReplica, RoundHook
+from outpace.strategies.base import Strategy
+
+SNAPSHOT_EVERY = 64  #: iterations between snapshots, for ranks that are restarted
+
+
+class SharingReplica(OptimizerReplica):
+    """Publishes its weights; they are averaged when all ranks meet, with the model's buffers."""
+
+    def meeting(self) -> list[torch.Tensor]:
+        """Buffers, and the weights, which differ between ranks."""
+        return [*self.buffers(), *self.published()]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Averaging(Strategy):
+    """A strategy whose ranks have weights of their own. Momentum and other optimizer state stays with each rank."""
+
+    codec: str = "none"
+    min_ranks: int = 1
+
+    sends_gradients = False
+
+    def __post_init__(self) -> None:
+        if self.codec != "none":
+            raise InvalidRules(
+                f"codec={self.codec!r} is for gradients, and {type(self).__name__} averages weights: coded weights "
+                "would lose the small differences that training consists of. Leave it out, or use a gradient strategy"
+            )
+
+    def replica(
+        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
+    ) -> OptimizerReplica:
+        """One that publishes its weights."""
+        return SharingReplica(optimizer, model, on_round)
+
+    def _sharing(self, world: int, grace: str | float = 0.0, **choices: object) -> Rules:
+        """Rules for published weights: nobody's rounds, everybody's rows."""
+        return Rules(
+            world,
+            quorum="solo",
+            grace=grace,
+            min_ranks=self.min_ranks,
+            max_staleness=SNAPSHOT_EVERY,
+            publishes=Publishing(**choices),  # type: ignore[arg-type]
+        )
+
+
+def check_positive(owner: str, name: str, value: object) -> None:
+    """Raises `InvalidRules` unless it is a whole number, at least 1."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise InvalidRules(f"{owner}: {name}={value!r} must be a whole number, at least 1")

@@ -1,0 +1,140 @@
+"""DropCompute: stay synchronous, and stop computing at a threshold.
+
+Niv Giladi, Shahar Gottlieb, Moran Shkolnik, Asaf Karnieli, Ron Banner, Elad Hoffer, Kfir Yehuda Levy, Daniel Soudry:
+"DropCompute: simple and more robust distributed synchronous training via compute variance reduction", NeurIPS 2023.
+
+    g = (1/N) * sum over i of (1/M) * sum over m <= M_i of g_im
+
+Rank i stops after M_i of its M micro-batches, at the first boundary later than tau. Then all wait for all, but nobody
+arrives later than tau and one micro-batch. What was not computed is dropped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outpace.engines.base import Engine, Ticket, Work
+from outpace.errors import InvalidRules
+from outpace.protocol.rules import Rules
+from outpace.protocol.threshold import best_threshold
+from outpace.strategies.base import After, Strategy
+from outpace.strategies.nonblocking import check_finished_or_planned, check_rest
+
+SETTLING = 5  #: first steps that are not looked at when tau is chosen: they include all kinds of warming up
+
+
+@dataclass(frozen=True)
+class DropCompute(Strategy):
+    """A round ends for each rank by its own clock.
+
+    tau_ms: the threshold, or "auto": the first `calibrate` steps drop nothing, and from what all ranks measured in them
+        all find the same one.
+    normalise: divide by the "planned" micro-batches (the paper's code), or by the "finished" ones.
+    rest: what was not computed is dropped ("drop"), or carried as data into the next round ("carry").
+
+    Works only in `DistributedOptimizer.rounds` with several micro-batches; in a plain loop there is nothing to drop.
+    """
+
+    tau_ms: str | float = "auto"
+    calibrate: int = 50
+    normalise: str = "planned"
+    rest: str = "drop"
+    min_ranks: int | None = None
+    codec: str = "none"
+
+    polls = True
+
+    def __post_init__(self) -> None:
+        good = isinstance(self.tau_ms, (int, float)) and not isinstance(self.tau_ms, bool) and self.tau_ms > 0
+        if self.tau_ms != "auto" and not good:
+            raise InvalidRules(f'dropcompute: tau_ms={self.tau_ms!r} must be "auto" or more than 0 milliseconds')
+        if not isinstance(self.calibrate, int) or self.calibrate < 1:
+            raise InvalidRules(f"dropcompute: calibrate={self.calibrate!r} must be a number of steps, at least 1")
+        check_rest(self.rest)
+        check_finished_or_planned(self.normalise)
+
+    @property
+    def drops_rest(self) -> bool:  # type: ignore[override]
+        """Whether what was not computed is thrown away."""
+        return self.rest == "drop"
+
+    def rules(self, world: int) -> Rules:
+        """Rounds of all ranks."""
+        return Rules(
+            world, quorum="full", grace=0.0, normalise=self.normalise, min_ranks=self.min_ranks, codec=self.codec
+        )
+
+    async def microbatch(self, engine: Engine, work: Work) -> After:
+        """Stop at the first boundary later than tau."""
+        elapsed = self._note_time(engine)
+        tau = self._tau(engine)
+        return After.GO_ON if tau is None or elapsed is None or elapsed <= tau else After.STOP
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Contribute what is finished, and wait for all."""
+        self._note_time(engine)
+        self._check(engine)
+        ticket = await engine.begin(work)
+        await engine.result(ticket)
+        await engine.catch_up()
+        self._end_round(engine)
+        return ticket
+
+    # -- the clock -------------------------------------------------------------------------------------------------
+
+    def _note_time(self, engine: Engine) -> float | None:
+        """Seconds since this round began: when the last step ended."""
+        began = engine.memory.get("began")
+        if began is None:
+            return None  # the first round, whose beginning nobody saw
+        elapsed = engine.now_s() - began
+        engine.memory.setdefault("times", []).append(elapsed)
+        return float(elapsed)
+
+    def _check(self, engine: Engine) -> None:
+        """Looks at the first round that was timed, before anything of it is contributed."""
+        times, tau = engine.memory.get("times"), self.tau_ms
+        if engine.memory.get("checked") or not times or len(times) < 2 or isinstance(tau, str):
+            return
+        engine.memory["checked"] = True
+        shortest = min(b - a for a, b in zip([0.0, *times], times, strict=False))
+        if shortest * 1e3 > tau:
+            raise InvalidRules(
+                f"dropcompute: tau_ms={tau:g} is shorter than one micro-batch, which takes {shortest * 1e3:.3g} ms on "
+                f"rank {engine.rank}: nearly everything would be dropped. Choose a larger one, or tau_ms=auto"
+            )
+
+    def _tau(self, engine: Engine) -> float | None:
+        """In seconds; None while nothing is dropped."""
+        if not isinstance(self.tau_ms, str):
+            return self.tau_ms / 1e3 if engine.memory.get("checked") else None
+        tau: float | None = engine.memory.get("tau")
+        return tau
+
+    def _end_round(self, engine: Engine) -> None:
+        memory = engine.memory
+        times = memory.pop("times", [])
+        now, step = engine.now_s(), memory.get("rounds", 0)
+        if self.tau_ms == "auto" and step <= self.calibrate and times:
+            for index, elapsed in enumerate((*times, now - memory["began"])):
+                engine.tell(step, index, elapsed)
+        memory["began"], memory["rounds"] = now, step + 1
+        if self.tau_ms == "auto" and step > self.calibrate and "tau" not in memory:
+            memory["tau"] = self._calibrated(engine)
+
+    def _calibrated(self, engine: Engine) -> float | None:
+        """What every rank finds. All have told everything up to `calibrate` before they contributed the step after."""
+        first = min(SETTLING, self.calibrate - 1) + 1
+        told = {
+            rank: [_row(said, step) for step in range(first, self.calibrate + 1)]
+            for rank, said in sorted(engine.ledger.told.items())
+        }
+        return best_threshold([rows for rows in told.values() if all(rows)])
+
+
+def _row(said: dict[tuple[int, int], float], step: int) -> list[float]:
+    """What a rank told of a step: when each micro-batch ended, and the step itself."""
+    found: list[float] = []
+    while (step, len(found)) in said:
+        found.append(said[step, len(found)])
+    return found

@@ -1,0 +1,224 @@
+"""Gossip: each rank averages its weights with its neighbours in a graph.
+
+D-PSGD: Lian et al., "Can decentralized algorithms outperform centralized algorithms?", NeurIPS 2017.
+MATCHA: Wang, Sahu, Yang, Joshi, Kar, "MATCHA: speeding up decentralized SGD via matching decomposition sampling", 2019.
+
+    atc:  x_i = sum over j of W_ij (x_j - lr * g_j)          awc:  x_i = (sum over j of W_ij x_j) - lr * g_i
+
+A rank waits for its neighbours only, but in lock-step: a slow one slows its neighbours, and they slow theirs. That
+saves bandwidth and latency; it is no cure for stragglers. Momentum stays with each rank; buffers are averaged when all
+ranks meet. A neighbour that has left is left out, and its weight goes to the rank itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from outpace.engines.base import Engine, Notes, Ticket, Work
+from outpace.errors import InvalidRules
+from outpace.protocol import matchings, topology
+from outpace.protocol.rules import Rules
+from outpace.protocol.topology import Row, keep_present
+from outpace.strategies.averaging import Averaging
+from outpace.strategies.base import After
+
+ORDERS = ("atc", "awc")
+
+
+@lru_cache(maxsize=64)
+def mixing_rows(graph: str, mixing: str, world: int, seed: int) -> list[Row]:
+    """Row i of W for each rank i. Raises `InvalidRules` for a graph that does not fit the world."""
+    return topology.mixing(mixing, topology.graph(graph, world, seed))
+
+
+@dataclass(frozen=True)
+class DPSGD(Averaging):
+    """Averages with the neighbours in a graph after every step.
+
+    graph: ring, torus, exponential, erdos-renyi, star, complete, or edges such as 0-1+1-2+2-0.
+    mixing: weights of the edges, "metropolis" or "best-constant".
+    order: "atc", step then average, or "awc", average what was there before the step, then step.
+
+    >>> DPSGD(graph="star").row(rank=1, iteration=0, world=4)
+    {0: 0.25, 1: 0.75}
+    """
+
+    graph: str = "ring"
+    mixing: str = "metropolis"
+    order: str = "atc"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.order not in ORDERS:
+            raise InvalidRules(f"order={self.order!r} is unknown; choose one of {', '.join(ORDERS)}")
+
+    def rules(self, world: int) -> Rules:
+        """Published weights, and a graph that is connected."""
+        self.row(0, 0, world)
+        return self._sharing(world)
+
+    def row(self, rank: int, iteration: int, world: int) -> Row:
+        """How much of whom this rank takes."""
+        return dict(sorted(mixing_rows(self.graph, self.mixing, world, self.seed)[rank].items()))
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Step and average, in the order chosen."""
+        iteration = engine.steps
+        row = self.row(engine.rank, iteration, engine.world)
+        if self.order == "atc":
+            await engine.local_step(work)
+            await self._average(engine, row, iteration, work)
+        else:
+            await self._average(engine, row, iteration, work)
+            await engine.local_step(work)
+        return Ticket(engine.steps, iteration, len(row) > 1, "on time")
+
+    async def _average(self, engine: Engine, row: Row, iteration: int, work: Work) -> None:
+        if len(row) == 1:
+            return  # nobody to talk to
+        neighbours = [rank for rank in row if rank != engine.rank]
+        await engine.publish(iteration, neighbours, self._notes(work))
+        present = await engine.gather(iteration, row)
+        weights = self._weights(engine, keep_present(row, engine.rank, present), present)
+        await engine.mix({(rank, iteration): weight for rank, weight in weights.items()}, iteration)
+
+    def _notes(self, work: Work) -> Notes:
+        return ()
+
+    def _weights(self, engine: Engine, row: Row, present: dict[int, Notes]) -> Row:
+        return row
+
+
+@dataclass(frozen=True)
+class Matcha(DPSGD):
+    """Averages in random matchings of a graph, under a budget of communication.
+
+        x_i = sum over j of W_ij(k) (x_j - lr * g_j),    W(k) = I - alpha * sum over m of B_m(k) L_m
+
+    The graph's edges are split into matchings, and each is active with a probability of its own. Which ones are is
+    drawn from a seed all ranks share. Without an active edge a rank waits for nobody.
+
+    budget: the share of all matchings that is active in the mean, in (0, 1]; 1 is D-PSGD with the best constant weight.
+    """
+
+    graph: str = "erdos-renyi"
+    budget: float = 0.5
+
+    def row(self, rank: int, iteration: int, world: int) -> Row:
+        """Of the matchings that are active in this iteration."""
+        return matchings.plan(self.graph, world, self.budget, self.seed).row(rank, iteration)
+
+
+@dataclass(frozen=True)
+class NonBlockingDPSGD(DPSGD):
+    """Non-blocking SGD on D-PSGD: the first rank that finishes its batch ends the iteration for all.
+
+        y_i = x_i - lr * S_i / b_i;    x_i = sum over j of W_ij y_j
+
+    S_i is the sum of the b_i mini-batches that rank i has finished when it sees the signal, at its next boundary. The
+    others wait for it no longer than that. What it had not begun is carried as data into the next iteration.
+    """
+
+    polls = True
+
+    async def microbatch(self, engine: Engine, work: Work) -> After:
+        """Has anybody finished this iteration? Without neighbours in it, nobody cares."""
+        if len(self.row(engine.rank, engine.steps, engine.world)) == 1:
+            return After.GO_ON
+        engine.look()
+        return After.STOP if engine.ledger.published.furthest >= engine.steps else After.GO_ON
+
+
+@dataclass(frozen=True)
+class NonBlockingMatcha(NonBlockingDPSGD, Matcha):
+    """Non-blocking SGD on MATCHA. Iterations without an active edge need no signal and are never cut short."""
+
+
+@dataclass(frozen=True)
+class ALDSGD(DPSGD):
+    """AL-DSGD (He, Wang, Choromanska, arXiv 2405.11389): gossip that is pulled towards adjacent leaders.
+
+        z_i = (1 - c1 - c2) * sum over j of W_ij y_j  +  c1 * y_l + c2 * y_h
+        x_i = z_i - p1 * (z_i - y_l) - p2 * (z_i - y_h)
+
+    y_j = x_j - lr * g_j; l is the neighbour with the lowest loss, h the one with the highest degree, both may be i.
+    Give the loss to `step(loss=...)`: without it nobody leads. The mean over the ranks is not preserved.
+
+    every: leaders are followed every so many steps. The graph alternates between itself and a relabelled copy, so that
+    who has many neighbours in one has few in the other.
+    """
+
+    graph: str = "erdos-renyi"
+    c1: float = 0.3
+    c2: float = 0.1
+    p1: float = 0.1
+    p2: float = 0.1
+    every: int = 1
+    rotate: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        pulls = (self.c1, self.c2, self.p1, self.p2)
+        if not all(0 <= pull <= 1 for pull in pulls) or self.c1 + self.c2 > 1 or self.p1 + self.p2 > 1:
+            raise InvalidRules(
+                "al-dsgd: c1, c2, p1 and p2 must be shares from 0 to 1, and c1 + c2 and p1 + p2 at most 1"
+            )
+
+    def row(self, rank: int, iteration: int, world: int) -> Row:
+        """Of the graph, or of its copy in which every rank plays the part of its mirror image."""
+        rows = mixing_rows(self.graph, self.mixing, world, self.seed)
+        if not self.rotate or iteration % 2 == 0:
+            return dict(sorted(rows[rank].items()))
+        return dict(sorted((world - 1 - other, weight) for other, weight in rows[world - 1 - rank].items()))
+
+    def _notes(self, work: Work) -> Notes:
+        return (float("inf") if work.loss is None else work.loss,)
+
+    def _weights(self, engine: Engine, row: Row, present: dict[int, Notes]) -> Row:
+        iteration = engine.steps - 1 if self.order == "atc" else engine.steps
+        if iteration % self.every:
+            return row
+        lowest = min(present, key=lambda rank: (present[rank], rank != engine.rank, rank))
+        highest = max(present, key=lambda rank: (len(self.row(rank, iteration, engine.world)), rank == engine.rank))
+        z = {rank: (1 - self.c1 - self.c2) * weight for rank, weight in row.items()}
+        z[lowest] += self.c1
+        z[highest] += self.c2
+        x = {rank: (1 - self.p1 - self.p2) * weight for rank, weight in z.items()}
+        x[lowest] += self.p1
+        x[highest] += self.p2
+        return x
+
+
+@dataclass(frozen=True)
+class DSGDAAU(Averaging):
+    """DSGD-AAU (Xiong, Yan, Wang, Li, arXiv 2306.06559): adaptive asynchronous updates.
+
+        X = P_k (X - lr * G_k)
+
+    A rank that finishes waits until a link between two who wait joins parts of the graph that were not joined yet. All
+    who wait then average by Metropolis weights over the links between them; everybody else keeps its weights. So
+    nobody waits for a particular slow rank, and yet everything spreads.
+    """
+
+    graph: str = "ring"
+    seed: int = 0
+
+    def rules(self, world: int) -> Rules:
+        """Published weights, frozen when they link something new."""
+        edges = topology.edges_of(topology.graph(self.graph, world, self.seed))
+        return self._sharing(world, freeze="path" if edges else "", edges=edges)
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Step; wait for enough neighbours; average with those who wait, too."""
+        iteration = engine.steps
+        await engine.local_step(work)
+        if engine.world > 1:
+            await engine.publish(iteration)
+            frozen = await engine.until_frozen(iteration)
+            publishing = engine.rules.publishes
+            assert publishing is not None
+            row = topology.metropolis_over(publishing.edges, frozen.publications)[engine.rank]
+            await engine.mix_frozen(frozen, row)
+        return Ticket(engine.steps, iteration, True, "on time")

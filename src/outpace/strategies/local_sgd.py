@@ -1,0 +1,197 @@
+"""Local SGD and its relatives: steps of one's own, and now and then the mean of all ranks' weights.
+
+Stich, "Local SGD converges fast and communicates little", ICLR 2019; Lin et al., "Don't use large mini-batches, use
+local SGD" (post-local), ICLR 2020; Zhou et al., "DaSGD", arXiv 2006.00441 (delayed averaging).
+
+    x_i = x_i - lr * g_i(x_i);    every H steps:  x_i = mean over j of x_j
+
+Everybody waits for everybody, but once in H steps: random delays average out, a rank that is always slow does not.
+Momentum stays with each rank; model buffers are averaged when all ranks meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch.optim import Optimizer
+
+from outpace.engines.base import Engine, Result, Ticket, Work
+from outpace.errors import InvalidRules
+from outpace.protocol.rules import Rules
+from outpace.replica import OptimizerReplica, RoundHook
+from outpace.strategies.averaging import Averaging, check_positive
+
+MERGES = ("delta", "lerp")
+
+
+class WeightsReplica(OptimizerReplica):
+    """Contributes its weights, and takes over their mean."""
+
+    def __init__(
+        self,
+        inner: Optimizer,
+        model: torch.nn.Module | None,
+        on_round: RoundHook | None = None,
+        merge: str = "replace",
+        keep: float = 0.0,
+    ) -> None:
+        super().__init__(inner, model, on_round)
+        self._merge, self._keep = merge, keep
+        self._given: list[torch.Tensor] | None = None  # what it contributed to the round that is not applied yet
+
+    def deposit(
+        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Copies the weights into the row."""
+        self.check_unchanged()
+        weights = [p.detach() for p in self.parameters]
+        torch._foreach_copy_(list(row), weights)
+        if self._merge != "replace":
+            self._given = [w.clone() for w in weights]
+        return b"\1" * len(weights), self._own_hyper()
+
+    def apply(self, result: Result) -> None:
+        """Becomes the mean, or merges it with what was done since it was asked for."""
+        if not result.round.void:
+            self.is_torn = True
+            self._take([p.detach() for p in self.parameters], list(result.gradients))
+            self.is_torn = False
+        self._given = None
+        self.version += 1
+        if self._on_round is not None:
+            self._on_round(result.round)
+
+    def _take(self, weights: list[torch.Tensor], mean: list[torch.Tensor]) -> None:
+        if self._given is None:
+            torch._foreach_copy_(weights, mean)
+        elif self._merge == "lerp":  # keep * own + (1 - keep) * mean
+            torch._foreach_lerp_(weights, mean, 1 - self._keep)
+        else:  # mean + (now - then)
+            torch._foreach_sub_(weights, self._given)
+            torch._foreach_add_(weights, mean)
+
+
+@dataclass(frozen=True)
+class LocalSGD(Averaging):
+    """Averages all ranks' weights every few steps.
+
+    every: H, steps between two averages; 1 is allreduce of weights.
+    """
+
+    every: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("local-sgd", "every", self.every)
+
+    def replica(
+        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
+    ) -> OptimizerReplica:
+        """One that contributes its weights."""
+        return WeightsReplica(optimizer, model, on_round)
+
+    def rules(self, world: int) -> Rules:
+        """Rounds of all ranks, of weights instead of gradients."""
+        return Rules(world, quorum="full", normalise="contributors", grace=0.0, min_ranks=self.min_ranks)
+
+    def is_due(self, steps: int) -> bool:
+        """Whether weights are averaged after so many local steps."""
+        return steps % self.every == 0
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """A step of one's own; average when it is due."""
+        await engine.local_step(work)
+        if not self.is_due(engine.steps):
+            return Ticket(engine.steps, engine.ledger.round, False, "a step of its own")
+        return await self._average(engine, work)
+
+    async def meet(self, engine: Engine) -> None:
+        """Give away what was done since the last average: it is averaged with what the others give."""
+        if engine.memory.get("averaged", 0) < engine.steps:
+            engine.memory["averaged"] = engine.steps
+            await engine.begin(Work())
+
+    async def _average(self, engine: Engine, work: Work) -> Ticket:
+        engine.memory["averaged"] = engine.steps
+        ticket = await engine.begin(work)
+        await engine.result(ticket)
+        await engine.catch_up()
+        return ticket
+
+
+@dataclass(frozen=True)
+class PostLocalSGD(LocalSGD):
+    """Averages after every step at first, and every few steps later on.
+
+    start: the step from which on `every` holds; usually where the learning rate is first lowered.
+    """
+
+    start: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("post-local-sgd", "start", self.start)
+
+    def is_due(self, steps: int) -> bool:
+        """After every step at first."""
+        return steps <= self.start or steps % self.every == 0
+
+
+@dataclass(frozen=True)
+class DaSGD(LocalSGD):
+    """Averages while it goes on computing: the mean of step t is merged at step t + d.
+
+        delta:  x_i(t+d) = mean x(t) + (x_i(t+d) - x_i(t))        lerp:  x_i(t+d) = xi * x_i(t+d) + (1 - xi) * mean x(t)
+
+    Nobody waits unless the mean is not there after d steps. On one machine the last rank to arrive does the reducing.
+
+    delay: d, at most `every`; 0 is local SGD. merge: "delta" or "lerp", which keeps the share `xi` of its own.
+    """
+
+    every: int = 4
+    delay: int = 1
+    merge: str = "delta"
+    xi: float = 0.25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.delay, int) or not 0 <= self.delay <= self.every:
+            raise InvalidRules(f"dasgd: delay={self.delay!r} must be a number of steps from 0 to every={self.every}")
+        if self.merge not in MERGES:
+            raise InvalidRules(f"dasgd: merge={self.merge!r} is unknown; choose one of {', '.join(MERGES)}")
+        if not 0 <= self.xi < 1:
+            raise InvalidRules(f"dasgd: xi={self.xi!r} must be a share, from 0 to less than 1")
+
+    def replica(
+        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
+    ) -> OptimizerReplica:
+        """One that merges the mean with what it did meanwhile."""
+        return WeightsReplica(optimizer, model, on_round, self.merge if self.delay else "replace", self.xi)
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """A step of one's own; merge the mean that is due, ask for the next."""
+        await engine.local_step(work)
+        last: Ticket = engine.memory.get("ticket", Ticket(0, 0, False, "nothing averaged yet"))
+        if "due" in engine.memory and engine.steps >= engine.memory["due"]:
+            await self._merge_mean(engine)
+        if self.is_due(engine.steps):
+            engine.memory["averaged"] = engine.steps
+            engine.memory["due"] = engine.steps + self.delay
+            last = engine.memory["ticket"] = await engine.begin(work)
+            await engine.help()
+            if not self.delay:
+                await self._merge_mean(engine)
+        return last
+
+    async def meet(self, engine: Engine) -> None:
+        """What is on its way comes first."""
+        if "due" in engine.memory:
+            await self._merge_mean(engine)
+        await super().meet(engine)
+
+    async def _merge_mean(self, engine: Engine) -> None:
+        del engine.memory["due"]
+        await engine.result(engine.memory["ticket"])
+        await engine.catch_up()

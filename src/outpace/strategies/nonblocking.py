@@ -1,0 +1,99 @@
+"""Non-blocking SGD: update on finished mini-batches.
+
+Haoze He, Parijat Dube: "Non-blocking SGD", arXiv 2211.00889. A rank's batch is split into B mini-batches. As soon as
+any rank has finished all of its own, the update is made from what everybody has finished by then:
+
+    x[k+1] = x[k] - lr * (sum over i of S_i) / (sum over i of b_i)
+
+S_i is the sum of rank i's b_i finished gradients, all of them at x[k]. After each mini-batch a rank leaves its sum
+where others can read it, so nobody is waited for, not even for a hand-over. It sees at its next boundary that the
+round is over: what it had not begun is carried as data into the next round. The mini-batch it was busy with is computed
+again, unless it is all the rank had for this round: that one is carried as a late gradient, as in eager-SGD, because a
+rank that needs longer for one mini-batch than the others for a round would otherwise never contribute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outpace.engines.base import Engine, Ticket, Work
+from outpace.errors import InvalidRules
+from outpace.protocol.rules import Rules
+from outpace.strategies.base import After, Strategy
+
+RESTS = ("carry", "drop")
+
+
+@dataclass(frozen=True)
+class NonBlocking(Strategy):
+    """The first rank that finishes its batch ends the round for all.
+
+    work: share of all planned mini-batches that must be finished, too; 0: none, 1: all of them, as in allreduce.
+    rest: mini-batches that were not begun are carried as data into the next round ("carry"), or dropped ("drop").
+    normalise: divide by the "finished" mini-batches, or by the "planned" ones: the learning rate then follows the work.
+    max_staleness: the oldest late gradient that is still applied, in rounds.
+
+    >>> NonBlocking(work=0.5).rules(world=8).work
+    0.5
+    """
+
+    work: float = 0.0
+    rest: str = "carry"
+    normalise: str = "finished"
+    max_staleness: int = 8
+    min_ranks: int | None = None
+    codec: str = "none"
+
+    polls = True
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.work <= 1:
+            raise InvalidRules(f"nonblocking: work={self.work!r} must be a share of the planned work, from 0 to 1")
+        check_rest(self.rest)
+        check_finished_or_planned(self.normalise)
+
+    @property
+    def drops_rest(self) -> bool:  # type: ignore[override]
+        """Whether what was not begun is thrown away."""
+        return self.rest == "drop"
+
+    def rules(self, world: int) -> Rules:
+        """The first complete batch makes the quorum; parts of others go along."""
+        return Rules(
+            world,
+            quorum="solo",
+            grace=0.0,
+            cumulative=True,
+            work=self.work,
+            normalise=self.normalise,
+            max_staleness=self.max_staleness,
+            min_ranks=self.min_ranks,
+            codec=self.codec,
+        )
+
+    async def microbatch(self, engine: Engine, work: Work) -> After:
+        """Leave what is finished; go on while the round is open."""
+        ticket = await engine.begin(work, is_part=True)
+        if ticket.taken and ticket.round == engine.version:
+            return After.GO_ON
+        engine.memory["over"] = ticket
+        return After.STOP if ticket.taken else After.AGAIN
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """The whole batch is finished, or the round was over before: apply what all have finished."""
+        ticket: Ticket = engine.memory.pop("over", None) or await engine.begin(work)
+        await engine.result(ticket)
+        await engine.catch_up()
+        return ticket
+
+
+def check_rest(rest: str) -> None:
+    """Raises `InvalidRules` for an unknown choice."""
+    if rest not in RESTS:
+        raise InvalidRules(f"rest={rest!r} is unknown; choose one of {', '.join(RESTS)}")
+
+
+def check_finished_or_planned(normalise: str) -> None:
+    """Raises `InvalidRules` for a divisor that does not count mini-batches."""
+    if normalise not in ("finished", "planned"):
+        raise InvalidRules(f"normalise={normalise!r} must be finished or planned: mini-batches are counted here")

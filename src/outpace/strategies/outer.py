@@ -1,0 +1,211 @@
+"""An outer optimizer on what many local steps changed: DiLoCo, with all ranks, and NoLoCo, in random pairs.
+
+DiLoCo: Douillard et al., "DiLoCo: distributed low-communication training of language models", arXiv 2311.08105.
+NoLoCo: Kolehmainen et al., "NoLoCo: no-all-reduce low communication training", arXiv 2506.10911.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import SGD, Optimizer
+
+from outpace.engines.base import Contents, Engine, Notes, Ticket, Work
+from outpace.errors import InvalidRules
+from outpace.protocol.rules import Rules
+from outpace.protocol.schedules import pairs
+from outpace.replica import OptimizerReplica, RoundHook
+from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
+from outpace.strategies.local_sgd import LocalSGD, WeightsReplica
+
+
+class OuterReplica(WeightsReplica):
+    """Contributes how far it went since the last average; an outer optimizer goes on from there with the mean of it."""
+
+    def __init__(
+        self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None, lr: float, momentum: float
+    ) -> None:
+        super().__init__(inner, model, on_round)
+        self._slow = [torch.nn.Parameter(p.detach().clone()) for p in self.parameters]
+        self.outer = SGD(self._slow, lr=lr, momentum=momentum, nesterov=momentum > 0)
+
+    def deposit(
+        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
+    ) -> tuple[bytes, bytes]:
+        """slow - fast: a step against it leads from the slow weights to the fast ones."""
+        self.check_unchanged()
+        torch._foreach_copy_(list(row), [s.detach() for s in self._slow])
+        torch._foreach_sub_(list(row), [p.detach() for p in self.parameters])
+        return b"\1" * len(self.parameters), self._own_hyper()
+
+    def _take(self, weights: list[torch.Tensor], mean: list[torch.Tensor]) -> None:
+        for slow, delta in zip(self._slow, mean, strict=True):
+            slow.grad = delta.clone()
+        self.outer.step()
+        torch._foreach_copy_(weights, [s.detach() for s in self._slow])
+
+    def capture(self) -> Contents:
+        """With the outer momentum. A snapshot is written right after an average: slow and fast are the same then."""
+        contents = super().capture()
+        momentum = [
+            self.outer.state[s]["momentum_buffer"] for s in self._slow if "momentum_buffer" in self.outer.state[s]
+        ]
+        plain = {**contents.plain, "outer": len(momentum)}
+        return Contents([*contents.tensors, *momentum], plain)
+
+    def adopt(self, contents: Contents) -> None:
+        """The inverse of `capture`."""
+        super().adopt(contents)
+        torch._foreach_copy_([s.detach() for s in self._slow], [p.detach() for p in self.parameters])
+        count = contents.plain["outer"]
+        saved = contents.tensors[len(contents.tensors) - count :]
+        for slow, momentum in zip(self._slow, saved, strict=False):
+            self.outer.state[slow]["momentum_buffer"] = momentum.clone()
+
+    def extra_state(self) -> dict[str, Any]:
+        """The slow weights and the outer optimizer."""
+        return {"slow": [s.detach().clone() for s in self._slow], "outer": self.outer.state_dict()}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `extra_state`."""
+        torch._foreach_copy_([s.detach() for s in self._slow], state["slow"])
+        self.outer.load_state_dict(state["outer"])
+
+
+@dataclass(frozen=True)
+class DiLoCo(LocalSGD):
+    """An outer Nesterov step with the mean of all ranks' changes, every H steps.
+
+        d = mean over i of (s - x_i);   m = mu * m + d;   s = s - lr * (d + mu * m);   x_i = s
+
+    The inner optimizer's state stays with each rank. Everybody waits for everybody, once in H steps.
+
+    every: H. outer_lr, outer_momentum: of the outer `torch.optim.SGD`; 1 and 0 make it local SGD.
+    """
+
+    every: int = 50
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.9
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_outer("diloco", self.outer_lr, self.outer_momentum)
+
+    def replica(
+        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
+    ) -> OptimizerReplica:
+        """One with slow weights."""
+        return OuterReplica(optimizer, model, on_round, self.outer_lr, self.outer_momentum)
+
+
+class PairReplica(SharingReplica):
+    """Publishes how far it went, and its slow weights."""
+
+    def __init__(
+        self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None, lr: float, momentum: float
+    ) -> None:
+        super().__init__(inner, model, on_round)
+        self._lr, self._mu = lr, momentum
+        self._slow = [p.detach().clone() for p in self.parameters]
+        self._momentum = [torch.zeros_like(s) for s in self._slow]
+        self._shared = [torch.empty_like(s) for s in (*self._slow, *self._slow)]
+
+    def published(self) -> list[torch.Tensor]:
+        """Both, one after the other."""
+        return self._shared
+
+    def meeting(self) -> list[torch.Tensor]:
+        """Buffers, and the weights themselves."""
+        return [*self.buffers(), *(p.detach() for p in self.parameters)]
+
+    def met(self) -> None:
+        """All begin anew from the mean."""
+        self._begin_anew()
+
+    def adopt(self, contents: Contents) -> None:
+        """Begins with what it adopts."""
+        super().adopt(contents)
+        self._begin_anew()
+
+    def prepare(self) -> None:
+        """delta = fast - slow."""
+        half = len(self._slow)
+        torch._foreach_copy_(self._shared[:half], [p.detach() for p in self.parameters])
+        torch._foreach_sub_(self._shared[:half], self._slow)
+        torch._foreach_copy_(self._shared[half:], self._slow)
+
+    def averaged(self, notes: Notes) -> None:
+        """The outer step, from the means of both."""
+        half = len(self._slow)
+        delta, slow = self._shared[:half], self._shared[half:]
+        torch._foreach_mul_(self._momentum, self._mu)
+        torch._foreach_add_(self._momentum, delta, alpha=self._lr)
+        torch._foreach_add_(self._momentum, slow, alpha=self._lr)
+        torch._foreach_sub_(self._momentum, self._slow, alpha=self._lr)
+        torch._foreach_add_(self._slow, self._momentum)
+        torch._foreach_copy_([p.detach() for p in self.parameters], self._slow)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The slow weights and the outer momentum."""
+        return {"slow": [s.clone() for s in self._slow], "momentum": [m.clone() for m in self._momentum]}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `extra_state`."""
+        torch._foreach_copy_(self._slow, state["slow"])
+        torch._foreach_copy_(self._momentum, state["momentum"])
+
+    def _begin_anew(self) -> None:
+        torch._foreach_copy_(self._slow, [p.detach() for p in self.parameters])
+        torch._foreach_zero_(self._momentum)
+
+
+@dataclass(frozen=True)
+class NoLoCo(Averaging):
+    """As DiLoCo, in random pairs instead of with all ranks: a slow rank holds up one partner only.
+
+        d_i = x_i - s_i;   m_i = mu * m_i + lr * mean d + lr * (mean s - s_i);   s_i = s_i + m_i;   x_i = s_i
+
+    Means are over the pair, which is drawn from a seed all ranks share. When all ranks meet, they take the mean.
+    """
+
+    every: int = 50
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("noloco", "every", self.every)
+        check_outer("noloco", self.outer_lr, self.outer_momentum)
+
+    def rules(self, world: int) -> Rules:
+        """Two vectors are published."""
+        return self._sharing(world, vectors=2)
+
+    def replica(
+        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
+    ) -> OptimizerReplica:
+        """One with slow weights of its own."""
+        return PairReplica(optimizer, model, on_round, self.outer_lr, self.outer_momentum)
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """A step of one's own; the outer one with a random partner when it is due."""
+        await engine.local_step(work)
+        if engine.steps % self.every:
+            return Ticket(engine.steps, engine.steps - 1, False, "a step of its own")
+        iteration = engine.steps // self.every - 1
+        partner = pairs(iteration, engine.world, self.seed)[engine.rank]
+        both = sorted({engine.rank, partner})
+        await engine.publish(iteration, [rank for rank in both if rank != engine.rank])
+        present = await engine.gather(iteration, both)
+        await engine.mix({(rank, iteration): 1 / len(present) for rank in present}, iteration)
+        return Ticket(engine.steps, iteration, True, "on time")
+
+
+def check_outer(owner: str, lr: float, momentum: float) -> None:
+    """Raises `InvalidRules` for what no outer optimizer takes."""
+    if not lr > 0 or not 0 <= momentum < 1:
+        raise InvalidRules(f"{owner}: outer_lr={lr!r} must be more than 0, and outer_momentum={momentum!r} in [0, 1)")

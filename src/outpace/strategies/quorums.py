@@ -1,0 +1,173 @@
+"""Quorums and asynchronous SGD with guarantees: m-Synchronous SGD, Rennala SGD, Ringmaster ASGD.
+
+All three are rounds with other rules. What they have in common: a gradient computed at weights that are too old is
+thrown away, so that the staleness of everything applied is bounded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outpace.engines.base import Engine, Ticket, Work
+from outpace.errors import InvalidRules
+from outpace.protocol.rules import Rules
+from outpace.strategies.base import After, Strategy
+
+
+@dataclass(frozen=True)
+class MSync(Strategy):
+    """m-Synchronous SGD (Begunov, Tyurin, arXiv 2602.03802): the first m gradients, the others are cancelled.
+
+        x[k+1] = x[k] - lr * (1/m) * sum of the first m gradients at x[k]
+
+    Everybody waits for the m-th fastest. In `rounds`, a rank stops at the next micro-batch once the m are there; in a
+    plain loop its gradient is thrown away by its version. Persistently slow ranks never contribute.
+
+    m: how many, or a fraction of all ranks.
+
+    >>> MSync(m=3).rules(world=4).quorum
+    3
+    """
+
+    m: int | float = 0.75
+    codec: str = "none"
+    min_ranks: int | None = None
+
+    polls = True
+    drops_rest = True
+
+    def rules(self, world: int) -> Rules:
+        """A quorum of m, nothing late."""
+        return Rules(
+            world,
+            quorum=self.m,
+            late="drop",
+            grace=0.0,
+            normalise="contributors",
+            min_ranks=self.min_ranks,
+            codec=self.codec,
+        )
+
+    async def microbatch(self, engine: Engine, work: Work) -> After:
+        """Stop computing what would be thrown away."""
+        engine.look()
+        if engine.ledger.round == engine.version:
+            return After.GO_ON
+        engine.memory["cancelled"] = True
+        return After.STOP
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Contribute, unless it is too late already; wait for the m; apply."""
+        if engine.memory.pop("cancelled", False):
+            ticket = Ticket(0, engine.ledger.round, False, "cancelled: m others were quicker", taken=False)
+        else:
+            ticket = await engine.begin(work)
+            await engine.result(ticket)
+        await engine.catch_up()
+        return ticket
+
+
+@dataclass(frozen=True)
+class Rennala(Strategy):
+    """Rennala SGD (Tyurin, Richtarik, NeurIPS 2023): B gradients at the current weights, from anybody.
+
+        x[k+1] = x[k] - lr * (1/B) * sum of the first B gradients at x[k]
+
+    Nobody waits: a rank that is done computes another gradient at the same weights, until B are there. What is then
+    unfinished is thrown away.
+
+    batch: B, in gradients (micro-batches in `rounds`). Default: as many as all ranks together plan for one step.
+
+    >>> Rennala(batch=5).rules(world=4).work
+    5
+    """
+
+    batch: int | None = None
+    codec: str = "none"
+    min_ranks: int = 1
+
+    polls = True
+
+    def __post_init__(self) -> None:
+        if self.batch is not None and (not isinstance(self.batch, int) or self.batch < 1):
+            raise InvalidRules(f"rennala: batch={self.batch!r} must be a whole number of gradients, at least 1")
+
+    def rules(self, world: int) -> Rules:
+        """A quorum of work."""
+        return Rules(
+            world,
+            quorum="work",
+            work=0 if self.batch is None else self.batch,
+            late="drop",
+            grace=0.0,
+            cumulative=True,
+            normalise="finished",
+            min_ranks=self.min_ranks,
+            codec=self.codec,
+        )
+
+    async def microbatch(self, engine: Engine, work: Work) -> After:
+        """Each micro-batch is a gradient of its own."""
+        ticket = await engine.begin(work, is_part=True)
+        engine.look()
+        if engine.ledger.round == engine.version:
+            return After.GO_ON
+        engine.memory["over"] = ticket
+        return After.STOP
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Add to what is there, and apply it if it is enough; wait for nobody."""
+        ticket: Ticket = engine.memory.pop("over", None) or await engine.begin(work, is_part=True)
+        await engine.catch_up()
+        return ticket
+
+
+@dataclass(frozen=True)
+class Ringmaster(Strategy):
+    """Ringmaster ASGD (Maranjyan, Tyurin, Richtarik, ICML 2025, algorithm 1): every gradient is an update.
+
+        on arrival of g from rank i, computed delta_i updates ago:
+            if delta_i < R:  x = x - lr * g      else: throw g away
+
+    Nobody waits. Every applied gradient has a delay below R.
+
+    delay: R. Default: twice the number of ranks; among equally fast ones the usual delay is one less than their number.
+    normalise: "world" divides each gradient by the number of ranks, so that a pass over the data moves the weights as
+        far as in allreduce with the same learning rate; "sum" is the paper's, with a learning rate to match.
+
+    >>> Ringmaster(delay=4).rules(world=8).max_staleness
+    3
+    """
+
+    delay: int | None = None
+    normalise: str = "world"
+    codec: str = "none"
+    min_ranks: int = 1
+
+    def __post_init__(self) -> None:
+        if self.delay is not None and (not isinstance(self.delay, int) or self.delay < 1):
+            raise InvalidRules(f"ringmaster: delay={self.delay!r} must be a whole number, at least 1")
+        if self.normalise not in ("world", "sum"):
+            raise InvalidRules(f"ringmaster: normalise={self.normalise!r} must be world or sum")
+
+    def rules(self, world: int) -> Rules:
+        """One gradient a round; late ones count like any other, up to the bound."""
+        delay = 2 * world if self.delay is None else self.delay
+        return Rules(
+            world,
+            quorum="solo",
+            late="count" if delay > 1 else "drop",
+            max_staleness=max(1, delay - 1),
+            grace=0.0,
+            normalise=self.normalise,
+            one_at_a_time=True,
+            min_ranks=self.min_ranks,
+            codec=self.codec,
+        )
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Contribute; what is decided by then is applied."""
+        ticket = await engine.begin(work)
+        await engine.result(ticket)
+        await engine.catch_up()
+        return ticket

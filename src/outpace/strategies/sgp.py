@@ -1,0 +1,159 @@
+"""SGP: stochastic gradient push.
+
+Assran, Loizou, Ballas, Rabbat: "Stochastic gradient push for distributed deep learning", ICML 2019, algorithms 1 and 2.
+
+    x_i = x_i - lr * g(z_i);   x_i = sum over j of P_ij x_j;   w_i = sum over j of P_ij w_j;   z_i = x_i / w_i
+
+Each rank pushes equal shares of its numerator x and of its push-weight w to the peers whose turn it is; P is
+column-stochastic, so nothing is lost. The optimizer steps the numerator, forward and backward use z. A sender waits for
+no answer; a receiver waits for what is pushed to it, with overlap only for what is more than so many steps old.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from outpace.engines.base import Engine, Notes, Ticket, Work
+from outpace.errors import InvalidRules
+from outpace.protocol.rules import Rules
+from outpace.protocol.schedules import most_peers, push_peers, push_sources
+from outpace.replica import OptimizerReplica, RoundHook
+from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
+
+
+class PushReplica(SharingReplica):
+    """Keeps the numerator beside the weights, which are the numerator divided by the push-weight."""
+
+    def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
+        super().__init__(inner, model, on_round)
+        self._weight = torch.ones(1, dtype=torch.float64)
+        self._numerator = [p.detach().clone() for p in self.parameters]
+
+    def published(self) -> list[torch.Tensor]:
+        """The numerator."""
+        return self._numerator
+
+    def notes(self) -> Notes:
+        """The push-weight."""
+        return (float(self._weight),)
+
+    def averaged(self, notes: Notes) -> None:
+        """The numerator and the push-weight are sums of shares now."""
+        self._weight.fill_(notes[0])
+        self._divide()
+
+    def meeting(self) -> list[torch.Tensor]:
+        """The push-weight is averaged, too."""
+        return [*super().meeting(), self._weight]
+
+    def met(self) -> None:
+        """All have the same weights now, and each its whole mass again."""
+        self._divide()
+        torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
+        self._weight.fill_(1.0)
+
+    def adopt(self, contents: Any) -> None:
+        """Begins with what it adopts, and with a whole push-weight."""
+        super().adopt(contents)
+        torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
+        self._weight.fill_(1.0)
+
+    def extra_state(self) -> dict[str, Any]:
+        """The push-weight."""
+        return {"push_weight": float(self._weight)}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `extra_state`; the weights are loaded already."""
+        self._weight.fill_(state["push_weight"])
+        weights = [p.detach() * float(self._weight) for p in self.parameters]
+        torch._foreach_copy_(self._numerator, weights)
+
+    def _own_step(self) -> None:
+        weights = [p.detach() for p in self.parameters]
+        torch._foreach_copy_(weights, self._numerator)
+        super()._own_step()
+        torch._foreach_copy_(self._numerator, weights)
+        self._divide()
+
+    def _divide(self) -> None:
+        weights = [p.detach() for p in self.parameters]
+        torch._foreach_copy_(weights, self._numerator)
+        if float(self._weight) != 1.0:
+            torch._foreach_div_(weights, float(self._weight))
+
+
+@dataclass(frozen=True)
+class SGP(Averaging):
+    """Pushes shares of its weights around an exponential graph.
+
+    peers: how many ranks it pushes to in each step.
+    overlap: what is pushed may come so many steps late before anybody waits for it; 0 is plain SGP.
+    """
+
+    peers: int = 1
+    overlap: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive("sgp", "peers", self.peers)
+        if not isinstance(self.overlap, int) or isinstance(self.overlap, bool) or self.overlap < 0:
+            raise InvalidRules(f"sgp: overlap={self.overlap!r} must be a whole number of steps, 0 or more")
+
+    def rules(self, world: int) -> Rules:
+        """Published numerators, kept until they are read."""
+        if world > 1:
+            push_peers(0, 0, world, self._peers(world))
+        return self._sharing(world, rows=3 + self.overlap)
+
+    def replica(
+        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
+    ) -> OptimizerReplica:
+        """One with a numerator."""
+        return PushReplica(optimizer, model, on_round)
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """Step the numerator; push shares; add up what is pushed here."""
+        iteration = engine.steps
+        await engine.local_step(work)
+        if engine.world == 1:
+            return Ticket(engine.steps, iteration, False, "alone")
+        peers = self._peers(engine.world)
+        await engine.publish(iteration, push_peers(engine.rank, iteration, engine.world, peers))
+        owed: list[tuple[int, int]] = engine.memory.setdefault("owed", [])
+        owed += [(source, iteration) for source in push_sources(engine.rank, iteration, engine.world, peers)]
+        await self._receive(engine, iteration, iteration - self.overlap)
+        return Ticket(engine.steps, iteration, True, "on time")
+
+    async def meet(self, engine: Engine) -> None:
+        """Nothing that was pushed here may get lost."""
+        if engine.memory.get("owed"):
+            await engine.publish(engine.steps, (), ())
+            await self._receive(engine, engine.steps, engine.steps, keeps=1.0)
+
+    async def _receive(self, engine: Engine, iteration: int, at_the_latest: int, keeps: float | None = None) -> None:
+        """Adds up what is there; waits for what was pushed up to some iteration."""
+        published, owed = engine.ledger.published, engine.memory["owed"]
+        for source, when in owed:
+            if when <= at_the_latest:
+                await engine.gather(when, [source])
+        engine.look()
+        published = engine.ledger.published
+        there = [(source, when) for source, when in owed if published.is_settled(source, when)]
+        engine.memory["owed"] = [item for item in owed if item not in there]
+        share = 1 / (self._peers(engine.world) + 1)
+        mine = self._kept(engine, iteration, share) if keeps is None else keeps
+        weights = {(engine.rank, iteration): mine, **dict.fromkeys(there, share)}
+        oldest = min((when for _, when in engine.memory["owed"]), default=iteration + 1)
+        await engine.mix(weights, oldest - 1)
+
+    def _kept(self, engine: Engine, iteration: int, share: float) -> float:
+        """A rank keeps its own share, and those of peers that have left."""
+        peers = push_peers(engine.rank, iteration, engine.world, self._peers(engine.world))
+        return 1 - share * sum(engine.ledger.published.taking_part(peer) for peer in peers)
+
+    def _peers(self, world: int) -> int:
+        return min(self.peers, max(1, most_peers(world)))

@@ -1,0 +1,131 @@
+"""Handwritten digits: a small classifier whose accuracy shows whether late gradients harm.
+
+The 1,797 images of 8 x 8 pixels that scikit-learn ships with (UCI, "Optical Recognition of Handwritten Digits"), and
+an MLP of 9,610 parameters. Owns the data, its split and its order. Never imports scikit-learn, which takes a second
+and a half: it reads the one file out of the installed package.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from outpace.errors import InvalidRules, OutpaceError
+
+PIXELS, HIDDEN, CLASSES = 64, 128, 10
+IMAGES, TRAINED, BATCH = 1797, 1024, 64  #: those not trained on are held out; TRAINED is a multiple of BATCH
+LEARNING_RATE, MOMENTUM = 0.1, 0.9  #: good for 97 % of the held-out images after 30 epochs, 480 steps
+
+_BRIGHTEST = 16
+_FILE = "datasets/data/digits.csv.gz"  #: within scikit-learn; one line for each image, its pixels and then its class
+
+
+class Digits:
+    """The task for one seed, which draws the order and the model's beginning: equal on every rank.
+
+    Which images are held out is drawn from `split` alone. It moves the accuracy more than anything a seed draws:
+    compare runs of one split.
+
+    >>> task = Digits(seed=1)
+    >>> inputs, targets = task.batch(step=0, rank=3, world=8)
+    >>> inputs.shape, targets.shape
+    (torch.Size([8, 64]), torch.Size([8]))
+    """
+
+    def __init__(self, seed: int = 0, split: int = 0) -> None:
+        self.seed, self.split = seed, split
+        pixels, classes = _images()
+        order = self._stratified(classes)
+        self._inputs, self._targets = pixels[order[:TRAINED]], classes[order[:TRAINED]]
+        self._held_out = pixels[order[TRAINED:]], classes[order[TRAINED:]]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps of every rank in which the ranks together see each training image once, in a world of any size."""
+        return TRAINED // BATCH
+
+    def model(self) -> nn.Module:
+        """The model to train. All runs of a seed begin alike, and the caller's random numbers are left alone."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(_seed_of(f"{self.seed}/model"))
+            return nn.Sequential(nn.Linear(PIXELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """SGD with momentum."""
+        return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
+        """This rank's part of the mini-batch of a step. Every epoch has an order of its own."""
+        check_world(world)
+        epoch, place = divmod(step, self.steps_per_epoch)
+        order = torch.randperm(TRAINED, generator=_generator(f"{self.seed}/epoch/{epoch}"))
+        mine = order[place * BATCH : (place + 1) * BATCH][rank::world]
+        return self._inputs[mine], self._targets[mine]
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross entropy."""
+        return nn.functional.cross_entropy(outputs, targets)
+
+    @torch.no_grad()
+    def held_out_loss(self, model: nn.Module) -> float:
+        """The loss on the images that no rank trains on."""
+        inputs, targets = self._held_out
+        return float(self.loss(model(inputs), targets))
+
+    @torch.no_grad()
+    def held_out_accuracy(self, model: nn.Module) -> float:
+        """Share of the images that no rank trains on whose digit the model finds."""
+        inputs, targets = self._held_out
+        return float((model(inputs).argmax(dim=1) == targets).float().mean())
+
+    def _stratified(self, classes: Tensor) -> Tensor:
+        """An order of all images in which every beginning, and so every split, has as much of each class as it can."""
+        shuffled = torch.randperm(len(classes), generator=_generator(f"split/{self.split}"))
+        depth = torch.empty(len(classes), dtype=torch.float64)  # how far into its own class an image stands
+        for digit in range(CLASSES):
+            of_class = shuffled[classes[shuffled] == digit]
+            depth[of_class] = (torch.arange(len(of_class), dtype=torch.float64) + 0.5) / len(of_class)
+        return depth.argsort(stable=True)
+
+
+def check_world(world: int) -> None:
+    """Raises `InvalidRules` if the mini-batch has fewer images than there are ranks."""
+    if not 1 <= world <= BATCH:
+        raise InvalidRules(f"digits' mini-batch of {BATCH} images can be split over 1 to {BATCH} ranks, not {world}")
+
+
+@cache
+def _images() -> tuple[Tensor, Tensor]:
+    """Pixels, scaled to -1 to 1, and classes of all images. Read once, in some 30 ms, and never written to."""
+    with gzip.open(_path(), "rt") as lines:
+        table = torch.tensor([[int(value) for value in line.split(",")] for line in lines])
+    if table.shape != (IMAGES, PIXELS + 1):
+        raise OutpaceError(f"{_path()} holds {tuple(table.shape)} numbers, not the {IMAGES} digits. Reinstall it")
+    return table[:, :PIXELS].float() * (2 / _BRIGHTEST) - 1, table[:, PIXELS].clone()
+
+
+def _path() -> Path:
+    """Of the file within scikit-learn, which is found but not imported."""
+    package = find_spec("sklearn")
+    for folder in (package.submodule_search_locations or []) if package is not None else []:
+        if (path := Path(folder) / _FILE).is_file():
+            return path
+    raise OutpaceError(
+        "the workload digits takes its images from scikit-learn, which is not installed here: nothing was trained. "
+        "Install it with pip install 'outpace[data]', or choose the workload hyperplane, which makes its own data"
+    )
+
+
+def _generator(which: str) -> torch.Generator:
+    return torch.Generator().manual_seed(_seed_of(which))
+
+
+def _seed_of(which: str) -> int:
+    return int.from_bytes(hashlib.blake2b(f"digits/{which}".encode(), digest_size=7).digest(), "big")
