@@ -174,6 +174,8 @@ class DistributedOptimizer(Optimizer):
         self._engine.run(self._engine.synchronize(resume_round=0 if position is None else position["version"]))
         for pending in [] if position is None else position["pending"]:
             self._engine.run(self._engine.give_again(pending))
+        if position is not None and "extra" in position:
+            self._replica.load_extra_state(position["extra"])
         self._trace.synchronized(began)
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
@@ -300,6 +302,7 @@ class DistributedOptimizer(Optimizer):
             "steps": self._steps,
             "hyper": self._replica.hyper.decode(),
             "pending": self._engine.pending(),
+            "extra": self._replica.extra_state(),
         }
 
     def _refuse_closure(self, closure: object) -> None:

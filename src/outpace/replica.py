@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import contextmanager
 from operator import is_
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from outpace.codecs import Codec
 from outpace.engines.base import Contents, Notes, Result, Work
 from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
 from outpace.protocol.round import Round
@@ -42,6 +43,7 @@ class OptimizerReplica:
         frozen = {id(p): p for p in everything if id(p) not in chosen}
         self._frozen = list(frozen.values())
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
+        self.codec = Codec()  #: of what it contributes
         self.max_grad_norm: float | None = None  #: for steps of its own
         self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
         self._present = b""  # parameters with a gradient in the last row
@@ -83,6 +85,7 @@ class OptimizerReplica:
         With an earlier row, the new one is the sum of both.
         """
         present = self._copy_gradients(row, work.scale)
+        self.codec.deposited(work.step, row, present)
         if onto is not None:
             torch._foreach_add_(list(row), list(onto))
             present = bytes(map(int.__or__, present, self._present))
@@ -161,18 +164,37 @@ class OptimizerReplica:
     def met(self) -> None:
         """Nothing else depends on them."""
 
+    def give_up(self, step: int) -> bool:
+        """A contribution was not taken in. True if the codec keeps it, to go with a later one."""
+        is_kept = step in self.codec.in_flight()
+        self.codec.dropped(step)
+        return is_kept
+
+    def keep_only(self, steps: Collection[int]) -> None:
+        """Rounds were passed over: of what this rank has given away, only these can still be applied."""
+        for step in self.codec.in_flight():
+            if step not in steps:
+                self.codec.forget(step)
+
     def extra_state(self) -> dict[str, Any]:
         """What a checkpoint needs beside the weights and the inner optimizer's state. Local."""
-        return {}
+        return {"codec": self.codec.state()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """The inverse of `extra_state`."""
+        self.codec.load_state(state["codec"])
+        for step in self.codec.in_flight():
+            self.codec.forget(step)  # it is contributed again, as a whole
 
     # -- applying --------------------------------------------------------------------------------------------------
 
     def apply(self, result: Result) -> None:
         """Takes the inner optimizer's step with the round's gradient and hyper-parameters, then puts both back."""
         self.hyper = result.hyper or self.hyper
+        for step in result.mine:
+            self.codec.applied(step, result.gradients)
+        for step in result.refused:
+            self.codec.dropped(step)
         if not result.round.void:
             own = [p.grad for p in self.parameters]
             self.is_torn = True

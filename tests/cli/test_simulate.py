@@ -91,6 +91,7 @@ def test_json_has_every_figure_of_every_strategy(capsys):
         "network": "ethernet",
         "apply_ms": 0.0,
         "own_steps": False,
+        "microbatches": 8,
         "seed": 3,
     }
     assert found["interrupted"] is False

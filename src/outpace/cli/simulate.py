@@ -13,9 +13,10 @@ from outpace.cli.progress import ShowStep, watcher
 from outpace.cli.simulate_report import SYSTEMS, USUAL, Comparison, figure, print_report, to_json
 from outpace.engines.virtual.network import NETWORKS
 from outpace.errors import InvalidRules
-from outpace.imbalance import table
+from outpace.imbalance import table as imbalance_table
 from outpace.simulation import BASELINE, Scenario, Timing, full_round_s, simulate_timing, simulate_training
-from outpace.strategies import names, strategy
+from outpace.strategies import strategy
+from outpace.strategies import table as strategy_table
 from outpace.workloads import names as workload_names
 from outpace.workloads import workload
 
@@ -27,13 +28,6 @@ them). The strategies are the very code that trains for real, and so is every de
 """
 EPILOG = "Options go behind the name: --imbalance slow:k=2,factor=3 --network ethernet:gbps=100,ranks_per_host=4"
 
-ABOUT_STRATEGIES = {
-    "allreduce": "A round waits for everybody, as with DDP.",
-    "eager": "A round goes ahead with quorum=3, quorum=0.75 or quorum=adaptive: most useful contributions, late ones "
-    "discounted. Options of all: late, max_staleness, grace.",
-    "eager-majority": "A round goes ahead with at least half of the ranks.",
-    "eager-solo": "A round goes ahead with the first rank, and who follows within the grace.",
-}
 ABOUT_NETWORKS = {
     "host": "One small machine, in whose memory all ranks meet.",
     "zero": "Communication takes no time.",
@@ -47,8 +41,8 @@ LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits
 def add(commands: Any) -> None:
     """Describes the command."""
     lists = (
-        listing("strategies", ((name, ABOUT_STRATEGIES.get(name, "")) for name in names())),
-        listing("imbalance models", table()),
+        listing("strategies", strategy_table()),
+        listing("imbalance models", imbalance_table()),
         listing("networks", ((name, _about_network(name)) for name in NETWORKS)),
     )
     parser = commands.add_parser(

@@ -68,7 +68,7 @@ def standing_json(standing: Standing) -> dict[str, Any]:
 
 
 def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
-    trained = {"held_out_loss": _finite(run.held_out_loss), "weights": run.weights} if isinstance(run, Training) else {}
+    trained = _trained(run) if isinstance(run, Training) else {}
     return {
         "strategy": run.strategy,
         "steps_per_s": _finite(run.throughput),
@@ -152,7 +152,7 @@ def _cells(standing: Standing, run: Timing) -> list[str]:
         f"{1 - run.applied_share:.0%}",
         _percent(run.share(standing.slowest)),
     ]
-    return [*cells, figure(run.held_out_loss)] if isinstance(run, Training) else cells
+    return [*cells, _loss(run)] if isinstance(run, Training) else cells
 
 
 def figure(value: float) -> str:
@@ -222,6 +222,17 @@ def _percent(share: float) -> str:
 
 def _count(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _trained(run: Training) -> dict[str, Any]:
+    accuracy = {} if run.held_out_accuracy is None else {"held_out_accuracy": run.held_out_accuracy}
+    return {"held_out_loss": _finite(run.held_out_loss), **accuracy, "weights": run.weights}
+
+
+def _loss(run: Training) -> str:
+    """With the accuracy, of a task that has one."""
+    accuracy = run.held_out_accuracy
+    return figure(run.held_out_loss) + ("" if accuracy is None else f" ({accuracy:.1%})")
 
 
 def _finite(value: float) -> float | None:

@@ -48,6 +48,9 @@ class Codec:
     def dropped(self, step: int) -> None:
         """The contribution of that step was dropped or refused, or its round was void: nothing of it is applied."""
 
+    def forget(self, step: int) -> None:
+        """What became of the contribution of that step will not be known: its round was passed over."""
+
     def in_flight(self) -> list[int]:
         """Steps whose contributions were neither applied nor dropped so far, oldest first. Empty if nobody counts."""
         return []

@@ -92,6 +92,10 @@ class OkTopk(Codec):
         for sent, residual in zip(self._sent.pop(step, []), self._residual, strict=False):
             _give_back(residual, sent)
 
+    def forget(self, step: int) -> None:
+        """What was sent and not selected is lost: nobody knows what it was."""
+        self._sent.pop(step, None)
+
     def in_flight(self) -> list[int]:
         """Steps that were sent and neither applied nor dropped."""
         return sorted(self._sent)

@@ -29,6 +29,7 @@ class Work(NamedTuple):
     scale: float = 1.0  #: factor on the gradients, 1/m after m micro-batches
     planned: float = 1.0  #: samples it would have had if everything planned were finished
     loss: float | None = None  #: of the mini-batch, for strategies that follow the best
+    step: int = 0  #: the number it is contributed under; the engine counts
 
 
 class Ticket(NamedTuple):
@@ -48,6 +49,8 @@ class Result(NamedTuple):
     gradients: Sequence[torch.Tensor]
     present: bytes  #: per parameter: 1 if any contributor had a gradient, else 0
     hyper: bytes  #: hyper-parameters of the round, empty to keep the last ones
+    mine: tuple[int, ...] = ()  #: steps of this rank that are in it
+    refused: tuple[int, ...] = ()  #: steps of this rank that were refused, or are void with it
 
 
 @dataclass
@@ -89,6 +92,12 @@ class Replica(Protocol):
 
     def rebase(self, weights: Sequence[torch.Tensor]) -> None:
         """Puts what was done since the last average on top of other weights."""
+
+    def give_up(self, step: int) -> bool:
+        """A contribution was not taken in. Whether it is kept here, to go with a later one."""
+
+    def keep_only(self, steps: Collection[int]) -> None:
+        """Rounds were passed over: of this rank's contributions, only these can still be applied."""
 
     def capture(self) -> Contents:
         """What another rank needs to become this replica."""

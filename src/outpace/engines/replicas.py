@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 import torch
 
-from outpace.engines.base import Contents, Notes, Replica, Work
+from outpace.engines.base import Contents, Notes, Replica, Result, Work
 from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.sums import weighted_sum
 from outpace.protocol.events import Kind
-from outpace.protocol.round import Round
+from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 
 REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs about as much as applying one round
@@ -148,6 +148,22 @@ class ReplicaEngine(SharingEngine):
         self._steps = max(self._steps, steps)
         self.steps = max(self.steps, steps)
 
+    def own(self, result: Result) -> Result:
+        """With what in it is this rank's own, where anybody wants to know."""
+        if self.rules.codec == "none":
+            return result
+        record = result.round
+        mine, refused = self._steps_in(record.contributions), self._steps_in(record.refused)
+        return result._replace(mine=() if record.void else mine, refused=refused + mine if record.void else refused)
+
+    def _steps_in(self, contributions: Iterable[Contribution]) -> tuple[int, ...]:
+        me = (self.rank, self.incarnation)
+        own = [c for c in contributions if (c.rank, c.incarnation) == me]
+        return tuple(step for c in own for step in range(c.step - c.pieces + 1, c.step + 1))
+
+    def _keeps(self, step: int) -> bool:
+        return self._replica.give_up(step)
+
     # -- published weights -----------------------------------------------------------------------------------------
 
     async def local_step(self, work: Work) -> None:
@@ -241,4 +257,5 @@ class ReplicaEngine(SharingEngine):
             if contents is not None and self.ledger.snapshots.latest == latest:
                 self._replica.adopt(contents)
                 self._replica.version = latest.version
+                self._replica.keep_only(self._steps_in(self.ledger.pending(self.rank)))
                 return

@@ -102,6 +102,7 @@ class RoundEngine(ABC):
         """Writes this rank's row and appends its arrival. Waits for nobody."""
         self._look()
         version = self.version
+        work = work._replace(step=self._steps + 1)
         row = await self._free_row()
         earlier = self.ledger.open.part_of(self.rank, self.incarnation)
         if earlier is None:
@@ -124,7 +125,8 @@ class RoundEngine(ABC):
                 f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
                 "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
             )
-        taken = not reason.startswith("too late")
+        is_lost = reason.startswith("too late") or "dropped" in reason
+        taken = (is_lost and self._keeps(self._steps)) or not reason.startswith("too late")
         entered = self.ledger.members.by_rank[self.rank].last_round
         waits = taken and not is_part and self.rules.counts(entered - version)
         return Ticket(self._steps, entered, waits, reason, taken)
@@ -151,6 +153,10 @@ class RoundEngine(ABC):
         last = self.ledger.round
         await self._until_complete(last, "for a result to be reduced")
         await self._apply_until(last)
+
+    def _keeps(self, step: int) -> bool:
+        """Whether this rank keeps a contribution that was not taken in, to go with a later one."""
+        return False
 
     # -- details ---------------------------------------------------------------------------------------------------
 

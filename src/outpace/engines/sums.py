@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 import torch
 
+from outpace.codecs import codec, contribution_seed
 from outpace.protocol.round import Contribution, Round
+from outpace.protocol.rules import Rules
 from outpace.vector import Chunk, accumulator, view
 
 
@@ -22,16 +24,18 @@ class Terms(NamedTuple):
     rows: list[list[torch.Tensor]]  #: per contribution, its chunks
     stacks: list[torch.Tensor] | None  #: per chunk, all rows as one matrix, where they lie evenly spaced
     factors: list[float]
+    seeds: list[int]  #: for codecs that round by chance: a number for each contribution
     scale: float
 
 
 class RowSums:
     """Sums rows that lie in one memory, chunk by chunk, in private scratch."""
 
-    def __init__(self, memory: torch.Tensor, chunks: list[Chunk], normalise: str, max_grad_norm: float | None) -> None:
+    def __init__(self, memory: torch.Tensor, chunks: list[Chunk], rules: Rules, max_grad_norm: float | None) -> None:
         self.chunks = chunks
+        self._codec = codec(rules.codec)
         self._memory = memory
-        self._normalise = normalise
+        self._normalise = rules.normalise
         self._max_grad_norm = max_grad_norm
         self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
         self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
@@ -44,8 +48,9 @@ class RowSums:
         """What a round adds up, its rows lying at these offsets in the order of its contributions."""
         factors, scale = sealed.weights(self._normalise)
         rows = [self.chunks_at(offset) for offset in offsets]
-        plain = all(factor == 1.0 for factor in factors)
-        return Terms(rows, self._stacks(offsets) if plain else None, factors, scale)
+        plain = self._codec.is_plain_sum and all(factor == 1.0 for factor in factors)
+        seeds = [] if self._codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in sealed.contributions]
+        return Terms(rows, self._stacks(offsets) if plain else None, factors, seeds, scale)
 
     def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
         """(sum of one chunk in private memory, factor that is still to be applied)."""
@@ -54,11 +59,7 @@ class RowSums:
         if terms.stacks is not None:
             torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
         else:
-            scratch.copy_(terms.rows[0][index])
-            if terms.factors[0] != 1.0:
-                scratch.mul_(terms.factors[0])
-            for row, factor in zip(terms.rows[1:], terms.factors[1:], strict=True):
-                scratch.add_(row[index], alpha=factor)
+            self._codec.reduce(scratch, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
         if scratch.dtype == chunk.dtype:
             return scratch, terms.scale
         return scratch.mul_(terms.scale).to(chunk.dtype), 1.0

@@ -94,7 +94,7 @@ class _TrainingRun(Run[TrainingEngine]):
 
     def training(self, choice: str | Strategy) -> Training:
         """What the run showed."""
-        from outpace.workloads.base import accuracy_of  # noqa: PLC0415 - that package imports this one
+        from outpace.workloads.base import accuracy_of  # late: that package imports this one
 
         weights = [_hash_of(model) for model in self._models]
         for rank, mine in enumerate(weights):

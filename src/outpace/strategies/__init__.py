@@ -2,6 +2,6 @@
 
 from outpace.strategies.base import Strategy
 from outpace.strategies.eager import Eager
-from outpace.strategies.registry import names, strategy
+from outpace.strategies.registry import names, strategy, table
 
-__all__ = ["Eager", "Strategy", "names", "strategy"]
+__all__ = ["Eager", "Strategy", "names", "strategy", "table"]

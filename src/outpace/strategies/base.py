@@ -8,6 +8,7 @@ from enum import Enum
 import torch
 from torch.optim import Optimizer
 
+from outpace.codecs import codec
 from outpace.engines.base import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica, RoundHook
@@ -28,6 +29,7 @@ class Strategy(ABC):
     """
 
     sends_gradients = True  #: what is averaged are gradients, not weights
+    codec: str = "none"  #: how gradients are coded on their way
     polls = False  #: whether it may end a round of micro-batches early
     drops_rest = False  #: whether micro-batches that were not begun when a round ended early are thrown away
 
@@ -39,7 +41,9 @@ class Strategy(ABC):
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
     ) -> OptimizerReplica:
         """How a rank's optimizer takes part. Raises `InvalidRules` for an optimizer that the algorithm cannot use."""
-        return OptimizerReplica(optimizer, model, on_round)
+        made = OptimizerReplica(optimizer, model, on_round)
+        made.codec = codec(self.codec)
+        return made
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
         """After each micro-batch of a round but the last; `work` is what is done since the round began."""

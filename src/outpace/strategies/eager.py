@@ -30,6 +30,7 @@ class Eager(Strategy):
     normalise: divide the sum by the "world", by the "contributors", or weigh by "samples".
     grace: seconds to wait after the quorum for ranks that only jitter; "auto" learns it, 0 is the paper's behaviour.
     min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`. Default: the quorum at the start.
+    codec: how gradients are coded on their way: "none", "bf16", "global-qsgd", "ok-topk".
 
     >>> Eager(quorum="majority").rules(world=8).quorum
     'majority'
@@ -42,6 +43,7 @@ class Eager(Strategy):
     grace: str | float = "auto"
     min_ranks: int | None = None
     seed: int = 0
+    codec: str = "none"
 
     def rules(self, world: int) -> Rules:
         """These choices, checked against the world."""

@@ -8,6 +8,7 @@ from functools import partial
 from inspect import Parameter, Signature
 from typing import Any
 
+from outpace.codecs import codec
 from outpace.spec import build
 from outpace.strategies.ad_psgd import ADPSGD
 from outpace.strategies.base import Strategy
@@ -23,19 +24,20 @@ from outpace.strategies.sgp import SGP
 from outpace.strategies.wagma import Wagma
 
 
-def _eager(**fixed: Any) -> Callable[..., Strategy]:
+def _eager(about: str, **fixed: Any) -> Callable[..., Strategy]:
     """Eager with some options fixed, so that the name says what it does and cannot be talked out of it."""
     maker = partial(Eager, **fixed)
+    maker.__doc__ = about
     open_options = [f.name for f in fields(Eager) if f.name not in fixed]
     maker.__signature__ = Signature([Parameter(n, Parameter.KEYWORD_ONLY) for n in open_options])  # type: ignore[attr-defined]
     return maker
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
-    "allreduce": _eager(quorum="full"),
+    "allreduce": _eager("A round waits for everybody, as with DDP.", quorum="full"),
     "eager": Eager,
-    "eager-solo": _eager(quorum="solo"),
-    "eager-majority": _eager(quorum="majority"),
+    "eager-solo": _eager("A round goes ahead with the first rank, and who follows within the grace.", quorum="solo"),
+    "eager-majority": _eager("A round goes ahead with at least half of the ranks.", quorum="majority"),
     "wagma": Wagma,
     "nonblocking": NonBlocking,
     "nonblocking-dpsgd": NonBlockingDPSGD,
@@ -64,10 +66,17 @@ def names() -> list[str]:
     return sorted(STRATEGIES)
 
 
+def table() -> list[tuple[str, str]]:
+    """All names, each with what it does in a sentence."""
+    return [(name, (STRATEGIES[name].__doc__ or "").partition("\n")[0]) for name in names()]
+
+
 def strategy(choice: str | Strategy) -> Strategy:
     """The strategy itself, from its name with options ("eager:quorum=3,late=carry") or as an object.
 
     >>> strategy("eager:quorum=3,late=drop").quorum
     3
     """
-    return choice if isinstance(choice, Strategy) else build(choice, STRATEGIES, "strategy")
+    chosen = choice if isinstance(choice, Strategy) else build(choice, STRATEGIES, "strategy")
+    codec(chosen.codec)  # raises for one that does not exist
+    return chosen

@@ -67,10 +67,10 @@ class ArrivalOrder(_WithOpenRound):
 class SetNotFrozen(Ledger):
     """What arrives between the seal and the end of the reduction still enters."""
 
-    def _place(self, contribution: Contribution, lag: int) -> str:
+    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> str:
         sealed = self.reducing
         if sealed is None or not lag or self.rules.late == "drop":
-            return super()._place(contribution, lag)
+            return super()._place(contribution, lag, is_part)
         self.open.rows.add((contribution.rank, contribution.row))
         self.reducing = sealed._replace(contributions=tuple(sorted((*sealed.contributions, contribution))))
         return f"late by {lag} rounds: entered round {sealed.number}, which was sealed"
@@ -87,10 +87,10 @@ class QuorumOffByOne(Ledger):
 class StalenessOffByOne(Ledger):
     """A contribution one round too old is taken in."""
 
-    def _place(self, contribution: Contribution, lag: int) -> str:
+    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> str:
         rules = self.rules
         self.rules = replace(rules, max_staleness=rules.max_staleness + 1)
-        reason = super()._place(contribution, lag)
+        reason = super()._place(contribution, lag, is_part)
         self.rules = rules
         return reason
 

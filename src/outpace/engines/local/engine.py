@@ -63,7 +63,7 @@ class LocalEngine(ReplicaEngine):
         self._watch = Watch(rank, rules, log, self._snapshots, bell, self._life, self._faults, timeout_s)
         self._holds = Holds(self._memory, rank)
         self._buffers = BufferRows(self._memory, replica.meeting())
-        sums = RowSums(self._memory.bytes, vector.chunks(), rules.normalise, max_grad_norm)
+        sums = RowSums(self._memory.bytes, vector.chunks(), rules, max_grad_norm)
         self._reduction = Reduction(self._memory, sums, self._is_current, self._faults)
         self._watch.shares_reductions = not self._reduction.is_small
         self._vector = vector
@@ -149,7 +149,7 @@ class LocalEngine(ReplicaEngine):
             layout = self._memory.layout
             present, hyper = meta_of(record, self._memory.read_meta(layout.slot_meta(record.slot)))
             self._faults.at("applying", record.number)
-            self._replica.apply(Result(record, self._vector_at(layout.slot(record.slot)), present, hyper))
+            self._replica.apply(self.own(Result(record, self._vector_at(layout.slot(record.slot)), present, hyper)))
         finally:
             self._holds.release()
 

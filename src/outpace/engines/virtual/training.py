@@ -38,7 +38,7 @@ class SharedTensors:
         self.published: dict[int, list[torch.Tensor]] = {}  #: by row
         self._world, self._rows = rules.world, rules.rows
         self._memory = torch.zeros((rules.rows * rules.world + Ledger(rules).slots) * vector.nbytes, dtype=torch.uint8)
-        self._sums = RowSums(self._memory, vector.chunks(), rules.normalise, max_grad_norm)
+        self._sums = RowSums(self._memory, vector.chunks(), rules, max_grad_norm)
         self._row_metas: dict[tuple[int, int], bytes] = {}
         self._slot_metas: dict[int, bytes] = {}
         self._views: dict[int, list[torch.Tensor]] = {}
@@ -151,7 +151,7 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
     async def _apply(self, record: Round) -> None:
         await sleep(self._pace.apply_ns)
         if self.ledger.completed.get(record.number) is record:
-            self._replica.apply(self._tensors.result(record))
+            self._replica.apply(self.own(self._tensors.result(record)))
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 

@@ -1,0 +1,205 @@
+"""Simulated ranks whose gradients are given by the test, and who note their weights after every step. Asserts nothing.
+
+Weights are one float64 vector for each rank. Time is simulated: `Table` says how long each rank computes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import SGD, Optimizer
+
+import outpace
+from outpace import DistributedOptimizer
+from outpace.imbalance import Imbalance
+from outpace.protocol.round import Round
+
+Gradient = Callable[[int, int, Tensor], Tensor]  #: of a rank, its step or piece of data, and its weights
+Maker = Callable[[list[torch.nn.Parameter]], Optimizer]
+Look = Callable[[DistributedOptimizer], Any]
+
+
+class Table(Imbalance):
+    """Computing times in milliseconds: one for each rank, or one for each rank and step."""
+
+    def __init__(self, *milliseconds: float | Sequence[float]) -> None:
+        self.milliseconds = milliseconds
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        mine = self.milliseconds[rank]
+        return (mine[min(step, len(mine) - 1)] if isinstance(mine, Sequence) else mine) / 1e3
+
+
+@dataclass
+class Walk:
+    """What one rank saw."""
+
+    weights: list[Tensor]  #: after each of its steps
+    rounds: list[Round]  #: as it applied them
+    applied: list[Tensor]  #: its weights after each of those
+    seen: list[Any]  #: what `look` found after each step
+    taken: list[list[int]]  #: the data that each of its rounds handed out
+    end: Tensor  #: after `finish`, or its last weights
+
+
+def sgd(lr: float = 0.1, **options: Any) -> Maker:
+    return lambda parameters: SGD(parameters, lr=lr, **options)
+
+
+def walk(
+    strategy: Any,
+    ranks: int,
+    steps: int | Sequence[int],
+    gradient: Gradient,
+    *,
+    start: Sequence[float] = (0.0,),
+    make: Maker | None = None,
+    loss: Callable[[int, int, Tensor], float] | None = None,
+    look: Look | None = None,
+    finishes: bool = True,
+    **options: Any,
+) -> list[Walk]:
+    """Every rank makes so many plain steps, or each its own number of them."""
+
+    def live() -> Walk:
+        rank = int(os.environ["RANK"])
+        weight, optimizer, mine = _begin(strategy, start, make)
+        for step in range(steps if isinstance(steps, int) else steps[rank]):
+            weight.grad = gradient(rank, step, weight.detach().clone())
+            optimizer.step(loss=None if loss is None else loss(rank, step, weight.detach()))
+            _note(mine, weight, optimizer, look)
+        return _end(mine, weight, optimizer, finishes)
+
+    return _run(live, ranks, options)
+
+
+def walk_in_rounds(
+    strategy: Any,
+    data: Sequence[Sequence[int]],
+    microbatches: int,
+    gradient: Gradient,
+    *,
+    start: Sequence[float] = (0.0,),
+    make: Maker | None = None,
+    look: Look | None = None,
+    finishes: bool = True,
+    **options: Any,
+) -> list[Walk]:
+    """Each rank takes its data, one piece a micro-batch, in `optimizer.rounds`."""
+
+    def live() -> Walk:
+        rank = int(os.environ["RANK"])
+        weight, optimizer, mine = _begin(strategy, start, make)
+        for batches in optimizer.rounds(data[rank], microbatches):
+            mine.taken.append([])
+            for piece in batches:
+                mine.taken[-1].append(piece)
+                new = gradient(rank, piece, weight.detach().clone())
+                weight.grad = new if weight.grad is None else weight.grad + new
+            optimizer.step()
+            _note(mine, weight, optimizer, look)
+        return _end(mine, weight, optimizer, finishes)
+
+    return _run(live, len(data), options)
+
+
+def quadratics(minima: Tensor, curvatures: Tensor | float = 1.0) -> Gradient:
+    """The full gradient of rank i's 1/2 a_i |x - c_i|^2, one row of `minima` for each rank."""
+    a = torch.as_tensor(curvatures, dtype=torch.float64).expand(len(minima))
+    return lambda rank, _, x: a[rank] * (x - minima[rank])
+
+
+def first_only(minima: Tensor) -> Gradient:
+    """One step apart, and no gradient afterwards: rank i goes to -lr * minima[i]."""
+    return lambda rank, step, x: minima[rank].clone() if step == 0 else torch.zeros_like(x)
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def plain(make: Maker, start: Sequence[float], gradients: Callable[[int, Tensor], Tensor], steps: int) -> list[Tensor]:
+    """What the inner optimizer makes of one gradient a step, by itself."""
+    weight = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    optimizer, seen = make([weight]), []
+    for step in range(steps):
+        weight.grad = gradients(step, weight.detach().clone())
+        optimizer.step()
+        seen.append(weight.detach().clone())
+    return seen
+
+
+def at(walks: Sequence[Walk], step: int) -> Tensor:
+    """All ranks' weights after a step, one row each."""
+    return torch.stack([mine.weights[step] for mine in walks])
+
+
+def assert_near(found: Tensor, expected: Tensor, within: float = 1e-12) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=within)
+
+
+def assert_same_bits(walks: Sequence[Walk]) -> None:
+    for step in range(len(walks[0].weights)):
+        assert all(torch.equal(mine.weights[step], walks[0].weights[step]) for mine in walks), step
+
+
+def versions(walks: Sequence[Walk]) -> dict[int, Tensor]:
+    """The weights after each round. Raises if two ranks had other bits, or other contributions, in the same one."""
+    found: dict[int, Tensor] = {}
+    records: dict[int, Round] = {}
+    for mine in walks:
+        for record, weights in zip(mine.rounds, mine.applied, strict=True):
+            assert torch.equal(found.setdefault(record.number, weights), weights), record
+            assert records.setdefault(record.number, record) == record
+    return found
+
+
+def rounds_of(walks: Sequence[Walk]) -> list[Round]:
+    """All rounds that any rank applied, in order."""
+    return [record for _, record in sorted({r.number: r for mine in walks for r in mine.rounds}.items())]
+
+
+def basis(count: int) -> Gradient:
+    """Rank i's piece of data n moves one coordinate, its own: what was used how often can be read off the weights."""
+
+    def gradient(rank: int, piece: int, weights: Tensor) -> Tensor:
+        moved = torch.zeros_like(weights)
+        moved[rank * count + piece] = 1.0
+        return moved
+
+    return gradient
+
+
+def _begin(
+    strategy: Any, start: Sequence[float], make: Maker | None
+) -> tuple[torch.nn.Parameter, DistributedOptimizer, Walk]:
+    mine = Walk([], [], [], [], [], torch.empty(0))
+    weight = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
+
+    def note(record: Round) -> None:
+        mine.rounds.append(record)
+        mine.applied.append(weight.detach().clone())
+
+    return weight, DistributedOptimizer((make or sgd())([weight]), strategy=strategy, on_round=note), mine
+
+
+def _note(mine: Walk, weight: torch.nn.Parameter, optimizer: DistributedOptimizer, look: Look | None) -> None:
+    mine.weights.append(weight.detach().clone())
+    if look is not None:
+        mine.seen.append(look(optimizer))
+
+
+def _end(mine: Walk, weight: torch.nn.Parameter, optimizer: DistributedOptimizer, finishes: bool) -> Walk:
+    if finishes:
+        optimizer.finish()
+    mine.end = weight.detach().clone()
+    return mine
+
+
+def _run(live: Callable[[], Walk], ranks: int, options: dict[str, Any]) -> list[Walk]:
+    return list(outpace.simulate(live, ranks=ranks, **{"network": "zero", **options}).results)
