@@ -35,6 +35,8 @@ bench: .venv/ready
 	$(BIN)/python bench/stops.py
 	$(BIN)/python bench/reality.py
 	$(BIN)/python bench/scale.py
+	$(BIN)/python bench/published.py
+	$(BIN)/python bench/convergence.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
