@@ -104,18 +104,18 @@ def delays(delay_s: float) -> Iterator[float]:
         yield draw.random() * delay_s
 
 
-def train(strategy: str, steps: int, is_uneven: bool, plain: bool = False) -> Seen:
-    """Half the data, a synchronisation, the other half, of which some ranks have less."""
+def train(strategy: str, steps: int, is_uneven: bool = False, plain: bool = False) -> Seen:
+    """Half the data, a synchronisation, the other half. Uneven: the higher a rank, the less it has in each half."""
     rank = my_rank()
     model = model_of(rank)
     opt, jitter = wrapped(model, strategy), delays(0.002)
     before = held_out(model)
     loop, parts = (in_steps, 1) if plain else (in_rounds, MICROBATCHES)
-    loop(opt, model, batches(steps // 2 * parts, 1000 + rank), jitter)
+    half = max(1, steps // 2 - 2 * rank) if is_uneven else steps // 2
+    loop(opt, model, batches(half * parts, 1000 + rank), jitter)
     opt.synchronize()
     met = digest(model)
-    left = steps // 2 - (rank * 3 if is_uneven else 0)
-    loop(opt, model, batches(max(1, left) * parts, 2000 + rank), jitter)
+    loop(opt, model, batches(half * parts, 2000 + rank), jitter)
     opt.finish()
     return Seen(rank, before, held_out(model), met, digest(model), is_finite(model), opt.stats.steps, opt.stats)
 

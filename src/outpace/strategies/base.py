@@ -56,3 +56,10 @@ class Strategy(ABC):
     async def meet(self, engine: Engine) -> None:
         """Before all ranks meet, or this one leaves: brings what only this rank has to the others."""
         return
+
+
+async def applied(engine: Engine, ticket: Ticket) -> Ticket:
+    """Waits for the ticket's round, if it is one that its rank waits for, and applies every round that is decided."""
+    await engine.result(ticket)
+    await engine.catch_up()
+    return ticket

@@ -17,20 +17,19 @@ from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Rules
 from outpace.protocol.threshold import best_threshold
-from outpace.strategies.base import After, Strategy
-from outpace.strategies.nonblocking import check_finished_or_planned, check_rest
+from outpace.strategies.base import After, applied
+from outpace.strategies.microbatches import CountsMicrobatches
 
 SETTLING = 5  #: first steps that are not looked at when tau is chosen: they include all kinds of warming up
 
 
 @dataclass(frozen=True)
-class DropCompute(Strategy):
+class DropCompute(CountsMicrobatches):
     """A round ends for each rank by its own clock.
 
     tau_ms: the threshold, or "auto": the first `calibrate` steps drop nothing, and from what all ranks measured in them
         all find the same one.
-    normalise: divide by the "planned" micro-batches (the paper's code), or by the "finished" ones.
-    rest: what was not computed is dropped ("drop"), or carried as data into the next round ("carry").
+    rest, normalise: as in `CountsMicrobatches`; by default as in the paper's code.
 
     Works only in `DistributedOptimizer.rounds` with several micro-batches; in a plain loop there is nothing to drop.
     """
@@ -39,24 +38,14 @@ class DropCompute(Strategy):
     calibrate: int = 50
     normalise: str = "planned"
     rest: str = "drop"
-    min_ranks: int | None = None
-    codec: str = "none"
-
-    polls = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         good = isinstance(self.tau_ms, (int, float)) and not isinstance(self.tau_ms, bool) and self.tau_ms > 0
         if self.tau_ms != "auto" and not good:
             raise InvalidRules(f'dropcompute: tau_ms={self.tau_ms!r} must be "auto" or more than 0 milliseconds')
         if not isinstance(self.calibrate, int) or self.calibrate < 1:
             raise InvalidRules(f"dropcompute: calibrate={self.calibrate!r} must be a number of steps, at least 1")
-        check_rest(self.rest)
-        check_finished_or_planned(self.normalise)
-
-    @property
-    def drops_rest(self) -> bool:  # type: ignore[override]
-        """Whether what was not computed is thrown away."""
-        return self.rest == "drop"
 
     def rules(self, world: int) -> Rules:
         """Rounds of all ranks."""
@@ -74,9 +63,7 @@ class DropCompute(Strategy):
         """Contribute what is finished, and wait for all."""
         self._note_time(engine)
         self._check(engine)
-        ticket = await engine.begin(work)
-        await engine.result(ticket)
-        await engine.catch_up()
+        ticket = await applied(engine, await engine.begin(work))
         self._end_round(engine)
         return ticket
 

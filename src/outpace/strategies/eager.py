@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from outpace.engines.base import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
-from outpace.strategies.base import Strategy
+from outpace.strategies.base import Strategy, applied
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,4 @@ class Eager(Strategy):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Contribute; wait for the quorum if on time; apply every round that is decided."""
-        ticket = await engine.begin(work)
-        await engine.result(ticket)
-        await engine.catch_up()
-        return ticket
+        return await applied(engine, await engine.begin(work))

@@ -22,6 +22,7 @@ from outpace.errors import InvalidRules
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, check_positive
+from outpace.strategies.base import applied
 
 MERGES = ("delta", "lerp")
 
@@ -115,10 +116,7 @@ class LocalSGD(Averaging):
 
     async def _average(self, engine: Engine, work: Work) -> Ticket:
         engine.memory["averaged"] = engine.steps
-        ticket = await engine.begin(work)
-        await engine.result(ticket)
-        await engine.catch_up()
-        return ticket
+        return await applied(engine, await engine.begin(work))
 
 
 @dataclass(frozen=True)
@@ -193,5 +191,4 @@ class DaSGD(LocalSGD):
 
     async def _merge_mean(self, engine: Engine) -> None:
         del engine.memory["due"]
-        await engine.result(engine.memory["ticket"])
-        await engine.catch_up()
+        await applied(engine, engine.memory["ticket"])

@@ -19,43 +19,29 @@ from dataclasses import dataclass
 from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Rules
-from outpace.strategies.base import After, Strategy
-
-RESTS = ("carry", "drop")
+from outpace.strategies.base import After, applied
+from outpace.strategies.microbatches import CountsMicrobatches
 
 
 @dataclass(frozen=True)
-class NonBlocking(Strategy):
+class NonBlocking(CountsMicrobatches):
     """The first rank that finishes its batch ends the round for all.
 
     work: share of all planned mini-batches that must be finished, too; 0: none, 1: all of them, as in allreduce.
-    rest: mini-batches that were not begun are carried as data into the next round ("carry"), or dropped ("drop").
-    normalise: divide by the "finished" mini-batches, or by the "planned" ones: the learning rate then follows the work.
     max_staleness: the oldest late gradient that is still applied, in rounds.
+    rest, normalise: as in `CountsMicrobatches`.
 
     >>> NonBlocking(work=0.5).rules(world=8).work
     0.5
     """
 
     work: float = 0.0
-    rest: str = "carry"
-    normalise: str = "finished"
     max_staleness: int = 8
-    min_ranks: int | None = None
-    codec: str = "none"
-
-    polls = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 <= self.work <= 1:
             raise InvalidRules(f"nonblocking: work={self.work!r} must be a share of the planned work, from 0 to 1")
-        check_rest(self.rest)
-        check_finished_or_planned(self.normalise)
-
-    @property
-    def drops_rest(self) -> bool:  # type: ignore[override]
-        """Whether what was not begun is thrown away."""
-        return self.rest == "drop"
 
     def rules(self, world: int) -> Rules:
         """The first complete batch makes the quorum; parts of others go along."""
@@ -81,19 +67,4 @@ class NonBlocking(Strategy):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """The whole batch is finished, or the round was over before: apply what all have finished."""
-        ticket: Ticket = engine.memory.pop("over", None) or await engine.begin(work)
-        await engine.result(ticket)
-        await engine.catch_up()
-        return ticket
-
-
-def check_rest(rest: str) -> None:
-    """Raises `InvalidRules` for an unknown choice."""
-    if rest not in RESTS:
-        raise InvalidRules(f"rest={rest!r} is unknown; choose one of {', '.join(RESTS)}")
-
-
-def check_finished_or_planned(normalise: str) -> None:
-    """Raises `InvalidRules` for a divisor that does not count mini-batches."""
-    if normalise not in ("finished", "planned"):
-        raise InvalidRules(f"normalise={normalise!r} must be finished or planned: mini-batches are counted here")
+        return await applied(engine, engine.memory.pop("over", None) or await engine.begin(work))

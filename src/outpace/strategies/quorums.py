@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Rules
-from outpace.strategies.base import After, Strategy
+from outpace.strategies.base import After, Strategy, applied
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,7 @@ class MSync(Strategy):
             ticket = Ticket(0, engine.ledger.round, False, "cancelled: m others were quicker", taken=False)
         else:
             ticket = await engine.begin(work)
-            await engine.result(ticket)
-        await engine.catch_up()
-        return ticket
+        return await applied(engine, ticket)
 
 
 @dataclass(frozen=True)
@@ -167,7 +165,4 @@ class Ringmaster(Strategy):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Contribute; what is decided by then is applied."""
-        ticket = await engine.begin(work)
-        await engine.result(ticket)
-        await engine.catch_up()
-        return ticket
+        return await applied(engine, await engine.begin(work))
