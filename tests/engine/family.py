@@ -43,8 +43,8 @@ def model_of(rank: int) -> torch.nn.Module:
     )
 
 
-def wrapped(model: torch.nn.Module, strategy: str) -> outpace.DistributedOptimizer:
-    inner = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+def wrapped(model: torch.nn.Module, strategy: str, momentum: float = 0.9) -> outpace.DistributedOptimizer:
+    inner = torch.optim.SGD(model.parameters(), lr=0.02, momentum=momentum)
     return outpace.DistributedOptimizer(inner, strategy=strategy, model=model, timeout_s=TIMEOUT_S)
 
 
@@ -177,3 +177,36 @@ def hit(opt: outpace.DistributedOptimizer, point: str, number: int) -> None:
     if point == BETWEEN_STEPS:
         os.kill(os.getpid(), number)
     opt._engine._faults._armed = (point, 0, number)
+
+
+@dataclass
+class Resumed:
+    """What one rank saw of a run that was cut in two."""
+
+    middle: str  # weights and buffers where it was cut: when they were saved, or loaded
+    steps: int  # of this rank then
+    loss_in_the_middle: float
+    final: str = ""
+    loss: float = 0.0
+
+
+def checkpointed(strategy: str, momentum: float, path: str, part: str) -> Resumed:
+    """The first half and a checkpoint, the second half from it, or both in one go with a synchronisation between."""
+    rank = my_rank()
+    model = model_of(rank)
+    opt = wrapped(model, strategy, momentum)
+    jitter, mine = delays(0.001), f"{path}.{rank}"
+    if part != "second":
+        in_rounds(opt, model, batches(10 * MICROBATCHES, 1000 + rank), jitter)
+        opt.synchronize()
+        torch.save({"model": model.state_dict(), "optimizer": opt.state_dict()}, mine)
+    else:
+        saved = torch.load(mine, weights_only=True)
+        model.load_state_dict(saved["model"])
+        opt.load_state_dict(saved["optimizer"])
+    seen = Resumed(digest(model), opt.stats.steps, held_out(model))
+    if part != "first":
+        in_rounds(opt, model, batches(10 * MICROBATCHES, 2000 + rank), jitter)
+    opt.finish()
+    seen.final, seen.loss = digest(model), held_out(model)
+    return seen

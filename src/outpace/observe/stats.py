@@ -26,7 +26,7 @@ class Stats:
 
     rank: int
     version: int  #: rounds this replica has applied
-    round: int  #: the open round
+    round: int  #: the open round, or the iteration nobody has published yet
     steps: int  #: steps of this rank
     waited_s: float  #: seconds this rank waited for others or reduced with them
     last: str  #: what became of the last contribution of this rank, in words
@@ -68,5 +68,13 @@ def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: floa
     grace = ledger.rules.grace
     grace_s = ledger.pace.grace_ns() / 1e9 if grace == "auto" else float(grace)
     return Stats(
-        rank, version, ledger.round, steps, waited_s, last, grace_s, tuple(ranks), dict(sorted(staleness.items()))
+        rank,
+        version,
+        max(ledger.round, ledger.published.furthest + 1),
+        steps,
+        waited_s,
+        last,
+        grace_s,
+        tuple(ranks),
+        dict(sorted(staleness.items())),
     )

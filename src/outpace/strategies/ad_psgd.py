@@ -90,7 +90,7 @@ class ADPSGD(Averaging):
         await engine.local_step(work)
         while neighbours and not await engine.publish(engine.steps):
             await engine.rebase()
-        return Ticket(engine.steps, engine.steps, False, "waited for nobody")
+        return Ticket(engine.steps, engine.steps - 1, False, "waited for nobody")
 
     async def meet(self, engine: Engine) -> None:
         """Take over what others made of these weights."""

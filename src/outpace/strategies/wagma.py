@@ -84,11 +84,16 @@ class Wagma(Averaging):
             present = await engine.gather(iteration, everybody)
             await engine.mix({(rank, iteration): 1 / len(present) for rank in present}, iteration, together=True)
             return Ticket(engine.steps, iteration, True, "on time")
+        ticket = self._ticket(engine, iteration, frozen)
         while not await self._merge(engine, iteration, frozen):
             frozen = engine.current()
+        return ticket
+
+    def _ticket(self, engine: Engine, iteration: int, frozen: Frozen) -> Ticket:
         mine = frozen.publications.get(engine.rank)
-        fresh = mine is not None and mine.iteration == iteration
-        return Ticket(engine.steps, iteration, fresh, "on time" if fresh else f"late: merged at {frozen.number}")
+        if mine is not None and mine.iteration == iteration:
+            return Ticket(engine.steps, iteration, True, "on time")
+        return Ticket(engine.steps, frozen.number, False, f"late: merged with what was there at {frozen.number}")
 
     async def _merge(self, engine: Engine, iteration: int, frozen: Frozen) -> bool:
         """False if a member writes its row again; then what is current now is averaged, this rank's own included."""

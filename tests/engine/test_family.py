@@ -1,0 +1,94 @@
+"""Every strategy in real processes: nothing hangs, all ranks end with the same bits, and the model learns."""
+
+import family
+import pytest
+from family import Resumed, Seen
+
+import outpace
+from outpace import strategies
+
+# What has to happen now and then happens within a few steps here.
+CHOICES = {
+    "diloco": "diloco:every=4,outer_momentum=0.5",
+    "dropcompute": "dropcompute:calibrate=6",
+    "local-sgd": "local-sgd:every=4",
+    "noloco": "noloco:every=4",
+    "post-local-sgd": "post-local-sgd:start=6,every=4",
+    "wagma": "wagma:sync_every=5",
+}
+MAY_GO_WITHOUT = ("m-sync", "rennala")  # a rank that is too slow never contributes
+DROPS = ("m-sync", "rennala", "ringmaster")
+every_strategy = pytest.mark.parametrize("name", strategies.names())
+
+
+def check(seen: list[Seen], name: str) -> None:
+    assert len({s.met for s in seen}) == 1, "weights or buffers differ after synchronize()"
+    assert len({s.final for s in seen}) == 1, "weights or buffers differ after finish()"
+    assert all(s.is_finite for s in seen)
+    assert seen[0].after < 0.6 * seen[0].before, "it did not learn"
+    for s in seen:
+        check_stats(s, name)
+
+
+def check_stats(seen: Seen, name: str) -> None:
+    stats = seen.stats
+    assert [r.rank for r in stats.ranks] == list(range(len(stats.ranks)))
+    assert {r.state for r in stats.ranks} == {"finished"}
+    assert sum(r.share for r in stats.ranks) == pytest.approx(1)
+    assert sum(stats.staleness.values()) == sum(r.on_time + r.carried for r in stats.ranks)
+    assert seen.steps > 0
+    assert stats.waited_s >= 0
+    if name not in MAY_GO_WITHOUT:
+        assert all(r.share > 0 for r in stats.ranks), "a rank never contributed"
+    if name not in DROPS:
+        assert all(r.dropped == 0 for r in stats.ranks)
+
+
+@pytest.mark.parametrize(
+    ("world", "steps", "is_uneven"), [(2, 16, False), (3, 20, True), (4, 24, False), (8, 16, True)]
+)
+@every_strategy
+def test_rounds_of_microbatches_end_with_the_same_bits_everywhere(name, world, steps, is_uneven):
+    check(outpace.spawn(family.train, world, (CHOICES.get(name, name), steps, is_uneven)), name)
+
+
+@every_strategy
+def test_a_plain_loop_ends_with_the_same_bits_everywhere(name):
+    check(outpace.spawn(family.train, 3, (CHOICES.get(name, name), 24, True, True)), name)
+
+
+@pytest.mark.parametrize("plain", [False, True])
+@every_strategy
+def test_a_rank_alone_learns(name, plain, monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    seen = family.train(CHOICES.get(name, name), 24, False, plain)
+    assert seen.is_finite
+    assert seen.after < 0.6 * seen.before
+
+
+def two_parts(strategy: str, momentum: float, path: str) -> tuple[list[Resumed], list[Resumed]]:
+    """Each part in processes of its own. What is loaded is what was saved, on all ranks."""
+    first = outpace.spawn(family.checkpointed, 3, (strategy, momentum, path, "first"))
+    second = outpace.spawn(family.checkpointed, 3, (strategy, momentum, path, "second"))
+    assert len({s.middle for s in (*first, *second)}) == 1
+    assert [s.steps for s in second] == [s.steps for s in first]
+    assert len({s.final for s in second}) == 1
+    return first, second
+
+
+@pytest.mark.parametrize(
+    "strategy", ["sgp", "diloco:every=4", "d-psgd", "local-sgd:every=4", "decentlam", "noloco:every=5"]
+)
+def test_a_checkpoint_of_ranks_in_lock_step_goes_on_exactly(strategy, tmp_path):
+    # Momentum of the inner optimizer stays with each rank and is not in another's checkpoint; decentlam has its own.
+    momentum = 0.9 if strategy == "decentlam" else 0.0
+    straight = outpace.spawn(family.checkpointed, 3, (strategy, momentum, str(tmp_path / "straight"), "both"))
+    _, second = two_parts(strategy, momentum, str(tmp_path / "parts"))
+    assert second[0].middle == straight[0].middle
+    assert second[0].final == straight[0].final
+
+
+@pytest.mark.parametrize("strategy", ["ad-psgd", "wagma:sync_every=5", "nonblocking", "eager-majority"])
+def test_a_checkpoint_of_ranks_that_do_not_wait_is_gone_on_from(strategy, tmp_path):
+    _, second = two_parts(strategy, 0.9, str(tmp_path / "parts"))
+    assert all(s.loss < s.loss_in_the_middle for s in second)
