@@ -142,6 +142,9 @@ class OptimizerReplica:
     def prepare(self) -> None:
         """The weights can be published as they are."""
 
+    def has_published(self) -> None:
+        """Nothing depends on it."""
+
     def published(self) -> list[torch.Tensor]:
         """The weights."""
         return [p.detach() for p in self.parameters]

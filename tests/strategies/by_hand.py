@@ -1,6 +1,7 @@
-"""Simulated ranks whose gradients are given by the test, and who note their weights after every step. Asserts nothing.
+"""Simulated ranks whose gradients are given by the test, and who note their weights after every step.
 
-Weights are one float64 vector for each rank. Time is simulated: `Table` says how long each rank computes.
+Weights are one float64 vector for each rank. Time is simulated: `Table` says how long each rank computes. `walk` drives
+strategies as coroutines, which is quick; `walk_in_rounds` is a training script of its own in `outpace.simulate`.
 """
 
 from __future__ import annotations
@@ -16,12 +17,22 @@ from torch.optim import SGD, Optimizer
 
 import outpace
 from outpace import DistributedOptimizer
+from outpace.engines.base import Work
+from outpace.engines.virtual.clock import Clock, Task
+from outpace.engines.virtual.training import SharedTensors, TrainingEngine
+from outpace.engines.virtual.world import World
 from outpace.imbalance import Imbalance
+from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Round
+from outpace.protocol.rules import Rules
+from outpace.replica import OptimizerReplica
+from outpace.simulation import Scenario
+from outpace.strategies import strategy as by_name
+from outpace.vector import VectorLayout
 
 Gradient = Callable[[int, int, Tensor], Tensor]  #: of a rank, its step or piece of data, and its weights
 Maker = Callable[[list[torch.nn.Parameter]], Optimizer]
-Look = Callable[[DistributedOptimizer], Any]
+Look = Callable[[TrainingEngine], Any]
 
 
 class Table(Imbalance):
@@ -35,16 +46,29 @@ class Table(Imbalance):
         return (mine[min(step, len(mine) - 1)] if isinstance(mine, Sequence) else mine) / 1e3
 
 
-@dataclass
+@dataclass(eq=False)
 class Walk:
     """What one rank saw."""
 
+    weight: torch.nn.Parameter
     weights: list[Tensor]  #: after each of its steps
     rounds: list[Round]  #: as it applied them
     applied: list[Tensor]  #: its weights after each of those
     seen: list[Any]  #: what `look` found after each step
     taken: list[list[int]]  #: the data that each of its rounds handed out
     end: Tensor  #: after `finish`, or its last weights
+
+    def now(self) -> Tensor:
+        return self.weight.detach().clone()
+
+    def note_round(self, record: Round) -> None:
+        self.rounds.append(record)
+        self.applied.append(self.now())
+
+    def note_step(self, engine: TrainingEngine, look: Look | None) -> None:
+        self.weights.append(self.now())
+        if look is not None:
+            self.seen.append(look(engine))
 
 
 def sgd(lr: float = 0.1, **options: Any) -> Maker:
@@ -66,16 +90,30 @@ def walk(
 ) -> list[Walk]:
     """Every rank makes so many plain steps, or each its own number of them."""
 
-    def live() -> Walk:
-        rank = int(os.environ["RANK"])
-        weight, optimizer, mine = _begin(strategy, start, make)
-        for step in range(steps if isinstance(steps, int) else steps[rank]):
-            weight.grad = gradient(rank, step, weight.detach().clone())
-            optimizer.step(loss=None if loss is None else loss(rank, step, weight.detach()))
-            _note(mine, weight, optimizer, look)
-        return _end(mine, weight, optimizer, finishes)
+    chosen, scenario = by_name(strategy), Scenario(ranks, 1, own_steps=True, **{"network": "zero", **options})
+    walks = [_new_walk(start) for _ in range(ranks)]
+    replicas = [chosen.replica((make or sgd())([mine.weight]), None, mine.note_round) for mine in walks]
+    engines = _engines(replicas, chosen.rules(ranks), scenario)
 
-    return _run(live, ranks, options)
+    async def live(engine: TrainingEngine) -> None:
+        rank, mine = engine.rank, walks[engine.rank]
+        await engine.join()
+        for step in range(steps if isinstance(steps, int) else steps[rank]):
+            mine.weight.grad = gradient(rank, step, mine.now())
+            work = Work(loss=None if loss is None else loss(rank, step, mine.now()))
+            await engine.compute()
+            await chosen.step(engine, work)
+            mine.note_step(engine, look)
+        if finishes:
+            await chosen.meet(engine)
+            await engine.finish()
+        engine.leave()
+        mine.end = mine.now()
+
+    tasks = [Task(engines[0]._world.clock, live(engine)).start() for engine in engines]
+    engines[0]._world.clock.run()
+    assert all(task.is_over for task in tasks), "nobody waits for ever"
+    return walks
 
 
 def walk_in_rounds(
@@ -93,19 +131,23 @@ def walk_in_rounds(
     """Each rank takes its data, one piece a micro-batch, in `optimizer.rounds`."""
 
     def live() -> Walk:
-        rank = int(os.environ["RANK"])
-        weight, optimizer, mine = _begin(strategy, start, make)
+        rank, mine = int(os.environ["RANK"]), _new_walk(start)
+        inner = (make or sgd())([mine.weight])
+        optimizer = DistributedOptimizer(inner, strategy=strategy, on_round=mine.note_round)
         for batches in optimizer.rounds(data[rank], microbatches):
             mine.taken.append([])
             for piece in batches:
                 mine.taken[-1].append(piece)
-                new = gradient(rank, piece, weight.detach().clone())
-                weight.grad = new if weight.grad is None else weight.grad + new
+                new = gradient(rank, piece, mine.now())
+                mine.weight.grad = new if mine.weight.grad is None else mine.weight.grad + new
             optimizer.step()
-            _note(mine, weight, optimizer, look)
-        return _end(mine, weight, optimizer, finishes)
+            mine.note_step(optimizer._engine, look)
+        if finishes:
+            optimizer.finish()
+        mine.end = mine.now()
+        return mine
 
-    return _run(live, len(data), options)
+    return list(outpace.simulate(live, ranks=len(data), **{"network": "zero", **options}).results)
 
 
 def quadratics(minima: Tensor, curvatures: Tensor | float = 1.0) -> Gradient:
@@ -175,31 +217,12 @@ def basis(count: int) -> Gradient:
     return gradient
 
 
-def _begin(
-    strategy: Any, start: Sequence[float], make: Maker | None
-) -> tuple[torch.nn.Parameter, DistributedOptimizer, Walk]:
-    mine = Walk([], [], [], [], [], torch.empty(0))
+def _new_walk(start: Sequence[float]) -> Walk:
     weight = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
-
-    def note(record: Round) -> None:
-        mine.rounds.append(record)
-        mine.applied.append(weight.detach().clone())
-
-    return weight, DistributedOptimizer((make or sgd())([weight]), strategy=strategy, on_round=note), mine
+    return Walk(weight, [], [], [], [], [], weight.detach())
 
 
-def _note(mine: Walk, weight: torch.nn.Parameter, optimizer: DistributedOptimizer, look: Look | None) -> None:
-    mine.weights.append(weight.detach().clone())
-    if look is not None:
-        mine.seen.append(look(optimizer))
-
-
-def _end(mine: Walk, weight: torch.nn.Parameter, optimizer: DistributedOptimizer, finishes: bool) -> Walk:
-    if finishes:
-        optimizer.finish()
-    mine.end = weight.detach().clone()
-    return mine
-
-
-def _run(live: Callable[[], Walk], ranks: int, options: dict[str, Any]) -> list[Walk]:
-    return list(outpace.simulate(live, ranks=ranks, **{"network": "zero", **options}).results)
+def _engines(replicas: list[OptimizerReplica], rules: Rules, scenario: Scenario) -> list[TrainingEngine]:
+    tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
+    world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
+    return [TrainingEngine(world, tensors, rank, mine, scenario.pace(rank)) for rank, mine in enumerate(replicas)]

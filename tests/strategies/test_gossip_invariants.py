@@ -362,7 +362,7 @@ def test_those_who_wait_average_by_metropolis_weights_and_nobody_else_moves() ->
         start=[0.0] * 5,
         make=sgd(1.0),
         imbalance=Table(100, 170, 130, 410, 260),
-        look=lambda optimizer: round(optimizer._engine.now_s() * 1e3),
+        look=lambda engine: round(engine.now_s() * 1e3),
         finishes=False,
     )
     for rank, mine in enumerate(walks):

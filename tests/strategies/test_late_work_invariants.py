@@ -111,8 +111,8 @@ def test_rennala_applies_or_drops_every_gradient() -> None:
         start=[0.0] * (WORLD * PIECES),
         make=sgd(1.0),
         imbalance=UNEVEN,
-        look=lambda optimizer: tallies.update(
-            {rank: tally.dropped for rank, tally in optimizer._engine.ledger.members.tallies.items()}
+        look=lambda engine: tallies.update(
+            {rank: tally.dropped for rank, tally in engine.ledger.members.tallies.items()}
         ),
     )
     counts = torch.zeros(WORLD * PIECES, dtype=torch.float64)
@@ -259,7 +259,7 @@ def test_all_ranks_find_the_same_best_threshold_by_themselves() -> None:
         PARTS,
         lambda rank, piece, weights: weights - rank,
         imbalance="exponential:mean_ms=400",
-        look=lambda optimizer: (optimizer._engine.memory.get("tau"), dict(optimizer._engine.ledger.told)),
+        look=lambda engine: (engine.memory.get("tau"), dict(engine.ledger.told)),
     )
     found = {mine.seen[-1][0] for mine in walks}
     assert len(found) == 1

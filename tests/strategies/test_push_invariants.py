@@ -7,15 +7,15 @@ import torch
 from by_hand import Table, Walk, assert_near, at, first_only, noise, quadratics, walk
 from torch import Tensor
 
-from outpace import DistributedOptimizer
+from outpace.engines.virtual.training import TrainingEngine
 from outpace.protocol.schedules import push_peers
 
 START = [1.0, -2.0, 0.5]
 
 
-def mass(optimizer: DistributedOptimizer) -> tuple[float, Tensor]:
+def mass(engine: TrainingEngine) -> tuple[float, Tensor]:
     """The push-weight and the numerator."""
-    replica = optimizer._replica
+    replica = engine._replica
     return replica.notes()[0], replica.published()[0].clone()
 
 

@@ -95,11 +95,8 @@ def test_every_name_works_in_every_world_without_options(name: str, world: int) 
     ],
 )
 def test_decentlam_refuses_an_optimizer_whose_step_it_cannot_make(make: object, named: str) -> None:
-    with pytest.raises(RankFailed) as raised:
+    with pytest.raises(InvalidRules, match=f"cannot be put around {named}.*or use d-psgd"):
         walk("decentlam", 2, 1, lambda rank, step, x: x, make=make)  # type: ignore[arg-type]
-    assert isinstance(raised.value.__cause__, InvalidRules)
-    assert f"cannot be put around {named}" in str(raised.value)
-    assert "use d-psgd" in str(raised.value)
 
 
 def test_a_threshold_shorter_than_one_micro_batch_is_refused_before_anything_is_dropped() -> None:

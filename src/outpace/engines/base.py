@@ -81,6 +81,9 @@ class Replica(Protocol):
     def prepare(self) -> None:
         """It is about to be published."""
 
+    def has_published(self) -> None:
+        """It is published now."""
+
     def published(self) -> list[torch.Tensor]:
         """What averaging strategies publish, and what an average is written into."""
 

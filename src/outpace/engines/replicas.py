@@ -180,6 +180,9 @@ class ReplicaEngine(SharingEngine):
         torch._foreach_copy_(self._row_of(row), self._replica.published())
         self._note(row, (*self._replica.notes(), *notes))
 
+    def _has_published(self) -> None:
+        self._replica.has_published()
+
     def _sum(self, terms: Sequence[Term], own: float) -> list[torch.Tensor]:
         rows = [(self._row_of(place.row), weight) for place, weight in terms]
         if own:
@@ -194,8 +197,8 @@ class ReplicaEngine(SharingEngine):
         torch._foreach_copy_(self._replica.published(), summed)
         self._replica.averaged(notes)
 
-    def _put_on_top(self, row: int) -> None:
-        self._replica.rebase(self._row_of(row))
+    def _put_on_top(self, weights: list[torch.Tensor]) -> None:
+        self._replica.rebase(weights)
 
     # -- applying --------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from typing import Any
 from outpace.engines.base import Notes, Work
 from outpace.engines.rounds import RoundEngine
 from outpace.protocol.events import Event, Kind
-from outpace.protocol.published import Frozen, Publication, Published
+from outpace.protocol.published import Frozen, Publication, Published, Shelf
 from outpace.protocol.rules import Rules
 
 Term = tuple[Publication, float]
@@ -26,6 +26,7 @@ class SharingEngine(RoundEngine):
     def __init__(self, rank: int, rules: Rules) -> None:
         super().__init__(rank, rules)
         self._unread: deque[tuple[int, tuple[int, ...]]] = deque()  # own publications and who must read them
+        self._based_on = 0  # the generation of this rank's weights that what it has now goes back to
 
     # -- what an engine brings -------------------------------------------------------------------------------------
 
@@ -54,8 +55,12 @@ class SharingEngine(RoundEngine):
         """Makes a sum this rank's weights."""
 
     @abstractmethod
-    def _put_on_top(self, row: int) -> None:
-        """Puts what this rank did since its last average on top of what lies in a row."""
+    def _put_on_top(self, weights: Any) -> None:
+        """Puts what this rank did since its last average on top of other weights."""
+
+    def _has_published(self) -> None:
+        """This rank's weights are with the others now, as they are."""
+        return
 
     async def _until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
         """Waits until the log makes it true for each of these ranks."""
@@ -71,11 +76,14 @@ class SharingEngine(RoundEngine):
         """Leaves this rank's weights for others, once the row that is next has been read by all it was meant for."""
         self._look()
         await self._until_row_is_read()
-        generation = self._shelves[self.rank].generation
+        shelf = self._shelves[self.rank]
+        generation = shelf.generation if shelf.current is None else self._based_on
         await self._write(self._published.next_row(self.rank), notes)
         self._reason = self._say(Kind.PUBLISH, iteration, generation)
         if self._reason.startswith("ignored"):
             return False
+        self._based_on = generation + 1
+        self._has_published()
         self._unread.append((iteration, tuple(readers)))
         return True
 
@@ -98,13 +106,11 @@ class SharingEngine(RoundEngine):
 
     async def until_frozen(self, iteration: int) -> Frozen:
         """Waits for the freeze that this rank's publication of an iteration is in, or came too late for."""
-        await self._until_each(
-            [self.rank], lambda _: self._is_frozen(iteration), f"for iteration {iteration} to be frozen"
-        )
-        frozen = self._published.frozen
-        if self.rules.publishes is not None and self.rules.publishes.freeze == "path":
-            return frozen[self._shelves[self.rank].mixed]
-        return frozen.get(iteration) or frozen[max(frozen)]
+        purpose = f"for iteration {iteration} to be frozen"
+        await self._until_each([self.rank], lambda me: self._published.frozen_for(me, iteration) is not None, purpose)
+        frozen = self._published.frozen_for(self.rank, iteration)
+        assert frozen is not None
+        return frozen
 
     def current(self) -> Frozen:
         """What is current of every rank now."""
@@ -139,15 +145,24 @@ class SharingEngine(RoundEngine):
                 self._write_sum(row, summed)
             event = Event(Kind.SWAP, self.rank, self.incarnation, generations[1], generations[0], peer)
             if not self._append(event).startswith("ignored"):
+                self._based_on = generations[0] + 1
                 self._take(summed, notes)
                 return True
 
     async def rebase(self) -> None:
         """Puts what this rank did since its last average on top of its weights as others have changed them."""
-        self._look()
-        current = self._shelves[self.rank].current
-        if current is not None:
-            self._put_on_top(current.row)
+        while True:
+            self._look()
+            shelf = self._shelves[self.rank]
+            generation, current = shelf.generation, shelf.current
+            if current is None:
+                return
+            copied = self._sum([(current, 1.0)], 0.0)
+            self._look()
+            if self._shelves[self.rank].generation == generation:
+                self._based_on = generation
+                self._put_on_top(copied)
+                return
 
     # -- details ---------------------------------------------------------------------------------------------------
 
@@ -156,7 +171,7 @@ class SharingEngine(RoundEngine):
         return self.ledger.published
 
     @property
-    def _shelves(self) -> Mapping[int, Any]:
+    def _shelves(self) -> Mapping[int, Shelf]:
         return self.ledger.published.shelves
 
     async def _until_row_is_read(self) -> None:
@@ -170,13 +185,6 @@ class SharingEngine(RoundEngine):
     async def _until_all_have_read(self, iteration: int, readers: Iterable[int]) -> None:
         purpose = f"for iteration {iteration} to be read"
         await self._until_each(readers, lambda rank: self._published.has_read_all(rank, iteration), purpose)
-
-    def _is_frozen(self, iteration: int) -> bool:
-        published = self._published
-        if self.rules.publishes is not None and self.rules.publishes.freeze == "path":
-            found = published.frozen.get(self._shelves[self.rank].mixed)
-            return found is not None and found.publications[self.rank].iteration == iteration
-        return published.open > iteration
 
     def _mixed_notes(self, terms: Sequence[Term]) -> Notes:
         notes = [(self._notes_of(place.row), weight) for place, weight in terms]

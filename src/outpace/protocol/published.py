@@ -104,6 +104,19 @@ class Published:
         shelf = self.shelves[publication.rank]
         return shelf.count - publication.serial < self._publishing.rows - 1
 
+    def frozen_for(self, rank: int, iteration: int) -> Frozen | None:
+        """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own.
+
+        None while that is not frozen.
+        """
+        if self._publishing.freeze == "path":
+            found = self.frozen.get(self.shelves[rank].mixed)
+            mine = None if found is None else found.publications.get(rank)
+            return found if mine is not None and mine.iteration == iteration else None
+        if self.open <= iteration:
+            return None
+        return self.frozen.get(iteration) or self.frozen[max(self.frozen)]
+
     def taking_part(self, rank: int) -> bool:
         """Whether this rank lives, has data left and waits in no meeting."""
         return rank in self._taking_part

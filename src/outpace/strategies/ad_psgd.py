@@ -27,7 +27,7 @@ from outpace.strategies.gossip import mixing_rows
 
 
 class SwappingReplica(SharingReplica):
-    """Remembers its weights as of the last average, so that its steps can be put on top of what others made of them."""
+    """Remembers its weights as others have them, so that its steps can be put on top of what others made of them."""
 
     def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
         super().__init__(inner, model, on_round)
@@ -44,12 +44,11 @@ class SwappingReplica(SharingReplica):
         if self._base is not None:
             torch._foreach_sub_(mine, self._base)
             torch._foreach_add_(mine, list(weights))
-        self._base = [w.clone() for w in weights]
+        self._base = list(weights)
 
-    def prepare(self) -> None:
-        """Once published, what there is now is the base of the next steps."""
-        if self._base is None:
-            self._remember()
+    def has_published(self) -> None:
+        """What is with the others is what the next steps go back to."""
+        self._remember()
 
     def met(self) -> None:
         """All begin anew from the mean."""

@@ -146,7 +146,7 @@ class TimedEngine(VirtualEngine):
     def _take(self, summed: object, notes: Notes) -> None:
         """There is nothing to take over."""
 
-    def _put_on_top(self, row: int) -> None:
+    def _put_on_top(self, weights: object) -> None:
         """There is nothing to put."""
 
     async def _apply_until(self, version: int) -> None:
