@@ -291,8 +291,10 @@ class DistributedOptimizer(Optimizer):
             raise InvalidRules(
                 'normalise="samples" needs the size of each mini-batch: call step(samples=n), or use rounds()'
             )
-        scale = 1.0 if batches is None or not batches.done else 1.0 / batches.done
-        return Work(1.0 if samples is None else float(samples), scale)
+        count = 1.0 if samples is None else float(samples)
+        if batches is None or not batches.done:
+            return Work(count)
+        return Work(count, 1.0 / batches.done, share=batches.done / batches.planned)
 
     def _position(self) -> dict[str, Any]:
         return {

@@ -28,6 +28,7 @@ class Work(NamedTuple):
     samples: float = 1.0
     scale: float = 1.0  #: factor on the gradients, 1/m after m micro-batches
     planned: float = 1.0  #: samples it would have had if everything planned were finished
+    share: float = 1.0  #: of the planned micro-batches that are finished
     loss: float | None = None  #: of the mini-batch, for strategies that follow the best
     step: int = 0  #: the number it is contributed under; the engine counts
 

@@ -214,7 +214,8 @@ class Run(ABC, Generic[E]):
         parts = float(self._work.parts)
         if rules.cumulative:
             return work._replace(samples=1.0, planned=parts)
-        return work._replace(samples=float(done), planned=parts, scale=1.0 if rules.of_sums else 1 / done)
+        scale = 1.0 if rules.of_sums else 1 / done
+        return work._replace(samples=float(done), planned=parts, scale=scale, share=done / parts)
 
     def _count_part(self) -> None:
         self._done += 1

@@ -22,6 +22,7 @@ from outpace.protocol.rules import Rules
 from outpace.protocol.topology import Row, keep_present
 from outpace.strategies.averaging import Averaging
 from outpace.strategies.base import After
+from outpace.strategies.microbatches import DIVISORS
 
 ORDERS = ("atc", "awc")
 
@@ -113,22 +114,38 @@ class Matcha(DPSGD):
 
 @dataclass(frozen=True)
 class NonBlockingDPSGD(DPSGD):
-    """Non-blocking SGD on D-PSGD: the first rank that finishes its batch ends the iteration for all.
+    """Non-blocking SGD on D-PSGD: who finishes its batch first ends the iteration for its neighbours.
 
-        y_i = x_i - lr * S_i / b_i;    x_i = sum over j of W_ij y_j
+        y_i = x_i - lr * S_i / b_i  (or / B);    x_i = sum over j of W_ij y_j
 
     S_i is the sum of the b_i mini-batches that rank i has finished when it sees the signal, at its next boundary. The
     others wait for it no longer than that. What it had not begun is carried as data into the next iteration.
+
+    normalise: divide by the "planned" mini-batches, so that the learning rate follows the work, as the authors do; or by
+        the "finished" ones, as above: a rank that lags then takes whole steps on single mini-batches.
     """
+
+    normalise: str = "planned"
 
     polls = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.normalise not in DIVISORS:
+            raise InvalidRules(f"normalise={self.normalise!r} is unknown; choose one of {', '.join(DIVISORS)}")
+
+    async def step(self, engine: Engine, work: Work) -> Ticket:
+        """As in D-PSGD, with what is finished."""
+        if self.normalise == "planned":
+            work = work._replace(scale=work.scale * work.share)
+        return await super().step(engine, work)
+
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Has anybody finished this iteration? Without neighbours in it, nobody cares."""
-        if len(self.row(engine.rank, engine.steps, engine.world)) == 1:
-            return After.GO_ON
+        """Has a neighbour finished this iteration, and waits? Without neighbours in it, nobody does."""
+        neighbours = self.row(engine.rank, engine.steps, engine.world).keys() - {engine.rank}
         engine.look()
-        return After.STOP if engine.ledger.published.furthest >= engine.steps else After.GO_ON
+        waits = any(engine.ledger.published.has_published(rank, engine.steps) for rank in neighbours)
+        return After.STOP if waits else After.GO_ON
 
 
 @dataclass(frozen=True)
