@@ -8,14 +8,15 @@ import mmap
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from ranks import TIMEOUT_S, my_rank
+from ranks import TIMEOUT_S, my_rank, world
 
 import outpace
+from outpace.engines.local import log
 
 MICROBATCHES = 4
 VICTIMS_STEPS = 10  # steps of a rank before it is stopped or killed
@@ -68,11 +69,13 @@ def held_out(model: torch.nn.Module) -> float:
 
 
 def digest(model: torch.nn.Module) -> str:
-    """Of the bytes of all weights and buffers."""
-    found = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        found.update(name.encode() + tensor.numpy().tobytes())
-    return found.hexdigest()
+    """Of all weights and buffers."""
+    return digest_of(model.state_dict().values())
+
+
+def digest_of(tensors: Iterable[torch.Tensor]) -> str:
+    """Of their bytes."""
+    return hashlib.sha256(b"".join(tensor.detach().numpy().tobytes() for tensor in tensors)).hexdigest()
 
 
 def is_finite(model: torch.nn.Module) -> bool:
@@ -105,19 +108,24 @@ def delays(delay_s: float) -> Iterator[float]:
 
 
 def train(strategy: str, steps: int, is_uneven: bool = False, plain: bool = False) -> Seen:
-    """Half the data, a synchronisation, the other half. Uneven: the higher a rank, the less it has in each half."""
+    """Half the data, a synchronisation, the other half. Uneven: some ranks have less in each half."""
     rank = my_rank()
     model = model_of(rank)
     opt, jitter = wrapped(model, strategy), delays(0.002)
     before = held_out(model)
     loop, parts = (in_steps, 1) if plain else (in_rounds, MICROBATCHES)
-    half = max(1, steps // 2 - 2 * rank) if is_uneven else steps // 2
+    half = steps // 2 - (2 * rank % 5 if is_uneven else 0)
     loop(opt, model, batches(half * parts, 1000 + rank), jitter)
     opt.synchronize()
     met = digest(model)
     loop(opt, model, batches(half * parts, 2000 + rank), jitter)
     opt.finish()
     return Seen(rank, before, held_out(model), met, digest(model), is_finite(model), opt.stats.steps, opt.stats)
+
+
+def train_both(strategy: str, steps: int) -> tuple[Seen, Seen]:
+    """In rounds, then in a plain loop, in the same processes."""
+    return train(strategy, steps, is_uneven=True), train(strategy, steps, is_uneven=True, plain=True)
 
 
 class Board:
@@ -172,6 +180,29 @@ def march(strategy: str, path: str, victim: int, point: str, number: int) -> See
     return Seen(rank, before, held_out(model), "", digest(model), is_finite(model), opt.stats.steps, opt.stats)
 
 
+def march_and_count(strategy: str, path: str, victim: int, point: str, number: int) -> tuple[list[float], int]:
+    """As `march`, with a log that is cut as often as possible and a weight for each rank that only its steps change.
+
+    Returns how many steps of each rank are in the mean of all weights, and how many this rank made.
+    """
+    log.CUT_AT_BYTES = 4096
+    rank, board = my_rank(), Board(path)
+    weight = torch.nn.Parameter(torch.zeros(world(), dtype=torch.float64))
+    opt = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), strategy=strategy, timeout_s=TIMEOUT_S)
+    jitter = delays(0.002)
+    board.enter(rank)
+    while not board.is_ended:
+        if rank == victim and board.steps(rank) == VICTIMS_STEPS:
+            hit(opt, point, number)
+        time.sleep(next(jitter))
+        weight.grad = torch.zeros_like(weight)
+        weight.grad[rank] = 1.0
+        opt.step()
+        board.advance(rank)
+    opt.finish()
+    return (-weight.detach() * world()).tolist(), board.steps(rank)
+
+
 def hit(opt: outpace.DistributedOptimizer, point: str, number: int) -> None:
     """The signal comes here, between two steps, or at a named point of the engine in the next one."""
     if point == BETWEEN_STEPS:
@@ -209,4 +240,19 @@ def checkpointed(strategy: str, momentum: float, path: str, part: str) -> Resume
         in_rounds(opt, model, batches(10 * MICROBATCHES, 2000 + rank), jitter)
     opt.finish()
     seen.final, seen.loss = digest(model), held_out(model)
+    return seen
+
+
+def meets_unevenly(strategy: str) -> list[str]:
+    """Rank 0 makes more steps before a synchronisation than rank 1. The weights after each step that follows."""
+    model = model_of(0)
+    opt = wrapped(model, strategy, momentum=0.0)
+    no_delay = itertools.repeat(0.0)
+    in_steps(opt, model, batches(9 if my_rank() == 0 else 3, 1000), no_delay)
+    opt.synchronize()
+    seen = []
+    for batch in batches(6, 2000 + my_rank()):
+        in_steps(opt, model, [batch], no_delay)
+        seen.append(digest_of(model.parameters()))
+    opt.finish()
     return seen

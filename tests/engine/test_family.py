@@ -1,7 +1,10 @@
 """Every strategy in real processes: nothing hangs, all ranks end with the same bits, and the model learns."""
 
+from collections.abc import Sequence
+
 import family
 import pytest
+import torch
 from family import Resumed, Seen
 
 import outpace
@@ -18,14 +21,24 @@ CHOICES = {
 }
 MAY_GO_WITHOUT = ("m-sync", "rennala")  # a rank that is too slow never contributes
 DROPS = ("m-sync", "rennala", "ringmaster")
+NEVER_LATE = ("allreduce", "dasgd", "diloco", "dropcompute", "local-sgd", "post-local-sgd")  # all wait for all
+AVERAGE_ALWAYS = (
+    "allreduce",
+    "d-psgd",
+    "decentlam",
+    "local-sgd:every=1",
+    "matcha:budget=1",
+    "sgp",
+    "wagma:sync_every=1",
+)
 every_strategy = pytest.mark.parametrize("name", strategies.names())
 
 
-def check(seen: list[Seen], name: str) -> None:
+def check(seen: Sequence[Seen], name: str) -> None:
     assert len({s.met for s in seen}) == 1, "weights or buffers differ after synchronize()"
     assert len({s.final for s in seen}) == 1, "weights or buffers differ after finish()"
     assert all(s.is_finite for s in seen)
-    assert seen[0].after < 0.6 * seen[0].before, "it did not learn"
+    assert seen[0].after < 0.75 * seen[0].before, "it did not learn"
     for s in seen:
         check_stats(s, name)
 
@@ -42,28 +55,46 @@ def check_stats(seen: Seen, name: str) -> None:
         assert all(r.share > 0 for r in stats.ranks), "a rank never contributed"
     if name not in DROPS:
         assert all(r.dropped == 0 for r in stats.ranks)
+    if name in NEVER_LATE:
+        assert all(r.carried == 0 for r in stats.ranks), "a round did not wait for all"
 
 
-@pytest.mark.parametrize(
-    ("world", "steps", "is_uneven"), [(2, 16, False), (3, 20, True), (4, 24, False), (8, 16, True)]
-)
+@pytest.mark.parametrize(("world", "steps", "is_uneven"), [(2, 12, False), (4, 24, False), (8, 20, True)])
 @every_strategy
 def test_rounds_of_microbatches_end_with_the_same_bits_everywhere(name, world, steps, is_uneven):
     check(outpace.spawn(family.train, world, (CHOICES.get(name, name), steps, is_uneven)), name)
 
 
 @every_strategy
-def test_a_plain_loop_ends_with_the_same_bits_everywhere(name):
-    check(outpace.spawn(family.train, 3, (CHOICES.get(name, name), 24, True, True)), name)
+def test_rounds_and_plain_loops_of_uneven_data_end_with_the_same_bits_everywhere(name):
+    for seen in zip(*outpace.spawn(family.train_both, 3, (CHOICES.get(name, name), 20)), strict=True):
+        check(seen, name)
 
 
+@pytest.fixture
+def _one_thread(monkeypatch):
+    """This process as the only rank of a world, with as many threads as a rank among others has."""
+    monkeypatch.setenv("RANK", "0")
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("_one_thread")
 @pytest.mark.parametrize("plain", [False, True])
 @every_strategy
-def test_a_rank_alone_learns(name, plain, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
+def test_a_rank_alone_learns(name, plain):
     seen = family.train(CHOICES.get(name, name), 24, False, plain)
     assert seen.is_finite
-    assert seen.after < 0.6 * seen.before
+    assert seen.after < 0.75 * seen.before
+
+
+@pytest.mark.parametrize("strategy", AVERAGE_ALWAYS)
+def test_ranks_that_met_after_different_numbers_of_steps_go_on_together(strategy):
+    # Of two ranks that average with each other in every step, both have the same weights after every step.
+    one, other = outpace.spawn(family.meets_unevenly, 2, (strategy,))
+    assert one == other
 
 
 def two_parts(strategy: str, momentum: float, path: str) -> tuple[list[Resumed], list[Resumed]]:
@@ -90,5 +121,5 @@ def test_a_checkpoint_of_ranks_in_lock_step_goes_on_exactly(strategy, tmp_path):
 
 @pytest.mark.parametrize("strategy", ["ad-psgd", "wagma:sync_every=5", "nonblocking", "eager-majority"])
 def test_a_checkpoint_of_ranks_that_do_not_wait_is_gone_on_from(strategy, tmp_path):
-    _, second = two_parts(strategy, 0.9, str(tmp_path / "parts"))
+    _, second = two_parts(strategy, 0.0, str(tmp_path / "parts"))
     assert all(s.loss < s.loss_in_the_middle for s in second)

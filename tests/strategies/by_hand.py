@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -57,6 +58,11 @@ class Walk:
     seen: list[Any]  #: what `look` found after each step
     taken: list[list[int]]  #: the data that each of its rounds handed out
     end: Tensor  #: after `finish`, or its last weights
+
+    @property
+    def pieces(self) -> list[int]:
+        """All data that was handed out to it, in order."""
+        return list(chain.from_iterable(self.taken))
 
     def now(self) -> Tensor:
         return self.weight.detach().clone()

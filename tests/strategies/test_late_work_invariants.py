@@ -63,7 +63,7 @@ def test_nonblocking_uses_every_micro_batch_exactly_once(work: str, imbalance: T
     )
     assert torch.equal(counts, torch.ones_like(counts))
     for mine in walks:
-        assert sorted(set(sum(mine.taken, []))) == list(range(PIECES))
+        assert sorted(set(mine.pieces)) == list(range(PIECES))
 
 
 def test_nonblocking_that_drops_uses_nothing_twice_and_drops_only_what_was_not_begun() -> None:
@@ -72,7 +72,7 @@ def test_nonblocking_that_drops_uses_nothing_twice_and_drops_only_what_was_not_b
     applied = sum(c.samples for record in rounds_of(walks) for c in record.contributions)
     assert counts.sum() == applied < WORLD * PIECES
     for rank, mine in enumerate(walks):
-        given = sum(mine.taken, [])
+        given = mine.pieces
         assert given == sorted(set(given)), "handed out in order, each once"
         assert set(counts[rank].nonzero().flatten().tolist()) <= set(given), "only what was handed out was applied"
 
@@ -81,7 +81,7 @@ def test_nonblocking_that_drops_uses_nothing_twice_and_drops_only_what_was_not_b
 def test_dropcompute_uses_what_it_handed_out_and_nothing_else(rest: str) -> None:
     counts, walks = used(f"dropcompute:tau_ms=61,rest={rest}", UNEVEN, divisor=WORLD * PARTS)
     for rank, mine in enumerate(walks):
-        given = Counter(sum(mine.taken, []))
+        given = Counter(mine.pieces)
         assert set(given.values()) == {1}
         assert counts[rank].tolist() == [float(given[piece]) for piece in range(PIECES)]
         if rest == "carry":
@@ -245,10 +245,10 @@ def test_dropcompute_stops_at_the_first_boundary_later_than_tau() -> None:
     walks = walk_in_rounds(
         "dropcompute:tau_ms=61", [range(PIECES)] * WORLD, PARTS, pull, start=[1.0] * 6, imbalance=UNEVEN
     )
-    untimed, *timed = rounds_of(walks)
+    untimed, _, *timed = rounds_of(walks)
     assert by_rank(untimed) == dict.fromkeys(range(WORLD), PARTS), "nobody saw when the first one began"
-    assert by_rank(timed[0]) == dict.fromkeys(range(WORLD), PARTS), "the second is looked at, before anything drops"
-    for record in timed[1:-1]:
+    assert len(timed) > 3
+    for record in timed[:-1]:
         assert by_rank(record) == {0: 7, 1: 5, 2: 6, 3: 3}  # the first multiple of 10, 14, 12, 21 beyond 61
 
 

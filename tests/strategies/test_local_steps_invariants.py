@@ -52,7 +52,9 @@ def test_with_adam_it_is_not() -> None:
 
 
 @WAYS
-@pytest.mark.parametrize(("choice", "due"), [("local-sgd:every=4", {4, 8, 12}), ("post-local-sgd:start=3,every=5", {1, 2, 3, 5, 10})])
+@pytest.mark.parametrize(
+    ("choice", "due"), [("local-sgd:every=4", {4, 8, 12}), ("post-local-sgd:start=3,every=5", {1, 2, 3, 5, 10})]
+)
 def test_ranks_are_equal_bit_for_bit_after_an_average_and_only_then(choice: str, due: set[int], make: Maker) -> None:
     walks = trained(choice, make)
     for step in range(STEPS):
@@ -94,7 +96,7 @@ def test_without_delay_dasgd_is_local_sgd(make: Maker) -> None:
 @pytest.mark.parametrize("merge", ["delta", "lerp"])
 def test_dasgd_merges_the_mean_of_then_with_what_was_done_since(every: int, delay: int, merge: str) -> None:
     walks = trained(f"dasgd:every={every},delay={delay},merge={merge},xi=0.25")
-    x, then = start(), None
+    x, then, due = start(), None, 0
     for step in range(STEPS):
         x = x - 0.1 * slopes(x)
         if then is not None and step == due:
@@ -131,7 +133,9 @@ def test_without_drift_a_lerp_keeps_the_sum_too() -> None:
 @pytest.mark.parametrize("mu", [0.0, 0.9])
 def test_diloco_of_single_steps_is_nesterov_sgd(mu: float) -> None:
     walks = trained(f"diloco:every=1,outer_lr=0.7,outer_momentum={mu}")
-    expected = plain(sgd(0.7 * 0.1, momentum=mu, nesterov=mu > 0), START, lambda _, x: slopes(x.expand(4, 3)).mean(0), STEPS)
+    expected = plain(
+        sgd(0.7 * 0.1, momentum=mu, nesterov=mu > 0), START, lambda _, x: slopes(x.expand(4, 3)).mean(0), STEPS
+    )
     for step in range(STEPS):
         assert_near(at(walks, step), expected[step].expand(4, 3), 1e-14)
 

@@ -71,7 +71,7 @@ def test_what_cannot_work_is_refused_in_words(choice: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in names() if not strategy(name).sends_gradients])
 def test_weights_are_not_coded(name: str) -> None:
-    with pytest.raises(InvalidRules, match="is for gradients.*averages weights.*use a gradient strategy"):
+    with pytest.raises(InvalidRules, match=r"is for gradients.*averages weights.*use a gradient strategy"):
         strategy(f"{name}:codec=bf16")
 
 
@@ -100,7 +100,9 @@ def test_decentlam_refuses_an_optimizer_whose_step_it_cannot_make(make: object, 
 
 
 def test_a_threshold_shorter_than_one_micro_batch_is_refused_before_anything_is_dropped() -> None:
-    with pytest.raises(RankFailed, match="shorter than one micro-batch, which takes 12.5 ms.*Choose a larger one") as e:
+    with pytest.raises(
+        RankFailed, match=r"shorter than one micro-batch, which takes 12.5 ms.*Choose a larger one"
+    ) as e:
         walk_in_rounds("dropcompute:tau_ms=5", [range(64)] * 2, 8, lambda rank, piece, x: x, imbalance=Table(100, 200))
     assert isinstance(e.value.__cause__, InvalidRules)
 

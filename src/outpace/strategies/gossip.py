@@ -121,8 +121,8 @@ class NonBlockingDPSGD(DPSGD):
     S_i is the sum of the b_i mini-batches that rank i has finished when it sees the signal, at its next boundary. The
     others wait for it no longer than that. What it had not begun is carried as data into the next iteration.
 
-    normalise: divide by the "planned" mini-batches, so that the learning rate follows the work, as the authors do; or by
-        the "finished" ones, as above: a rank that lags then takes whole steps on single mini-batches.
+    normalise: divide by the "planned" mini-batches, so that the learning rate follows the work, as the authors have it; or
+        by the "finished" ones: a rank that lags then takes whole steps on single mini-batches.
     """
 
     normalise: str = "planned"
