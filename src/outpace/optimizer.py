@@ -135,6 +135,7 @@ class DistributedOptimizer(Optimizer):
         self._last = self._engine.run(self._computed_step(work))
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()
+        self._engine.begin_computing()
         self._steps += 1
         self._trace.step(ready, self._last, work.samples)
         if not self._last.waits:
@@ -197,6 +198,7 @@ class DistributedOptimizer(Optimizer):
             for batches in rounds_of(loader, microbatches, self._boundary, self._strategy.drops_rest):
                 self._round = batches
                 self.zero_grad()
+                self._engine.begin_computing()
                 yield batches
         finally:
             self._round = None

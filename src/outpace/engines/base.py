@@ -137,6 +137,7 @@ class Engine(Protocol):
 
     memory: dict[str, Any]  #: what the strategy remembers on this rank
     steps: int  #: local steps of the inner optimizer
+    began_s: float  #: when this rank began to compute what it contributes next, on its own clock
 
     def look(self) -> None:
         """Takes in what the others have done meanwhile."""
@@ -166,9 +167,14 @@ class Engine(Protocol):
     async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
         """Waits until each of these ranks has published the iteration, or will not; who has, with its notes."""
 
-    async def mix(self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False) -> None:
-        """Makes this rank's weights the weighted sum of publications, by rank and iteration, and says that nothing up
-        to iteration `read` is needed any more. `together`: those ranks all make the same sum."""
+    async def keep(self) -> None:
+        """As `mix`, of this rank's own weights alone: there is nobody to average with."""
+
+    async def mix(
+        self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False, own: float = 0.0
+    ) -> None:
+        """Makes this rank's weights the weighted sum of publications, by rank and iteration, and of its own weights, and
+        says that nothing up to iteration `read` is needed any more. `together`: those ranks all make the same sum."""
 
     async def until_frozen(self, iteration: int) -> Frozen:
         """Waits until what is current at an iteration is frozen for all, and says what that was."""

@@ -180,6 +180,9 @@ class ReplicaEngine(SharingEngine):
         torch._foreach_copy_(self._row_of(row), self._replica.published())
         self._note(row, (*self._replica.notes(), *notes))
 
+    def _own_notes(self) -> Notes:
+        return self._replica.notes()
+
     def _has_published(self) -> None:
         self._replica.has_published()
 
@@ -196,6 +199,10 @@ class ReplicaEngine(SharingEngine):
     def _take(self, summed: list[torch.Tensor], notes: Notes) -> None:
         torch._foreach_copy_(self._replica.published(), summed)
         self._replica.averaged(notes)
+
+    def _keep(self) -> None:
+        self._replica.prepare()
+        self._replica.averaged(self._replica.notes())
 
     def _put_on_top(self, weights: list[torch.Tensor]) -> None:
         self._replica.rebase(weights)

@@ -27,6 +27,8 @@ class RoundEngine(ABC):
         self.steps = 0  #: local steps of the inner optimizer
         self.memory: dict[str, Any] = {}  #: what the strategy remembers on this rank
         self._steps = 0  # contributions
+        self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
+        self._pieces_at, self._pieces = -1, 0  # a version, and how many pieces were given at it
         self._reason = ""  # what became of the last thing given away
 
     # -- what an engine brings -------------------------------------------------------------------------------------
@@ -105,12 +107,17 @@ class RoundEngine(ABC):
         work = work._replace(step=self._steps + 1)
         row = await self._free_row()
         earlier = self.ledger.open.part_of(self.rank, self.incarnation)
-        if earlier is None:
+        pieces = 1 + (self._pieces if version == self._pieces_at else 0)
+        samples, planned = work.samples, work.planned
+        if earlier is not None:
+            await self._deposit(row, work, earlier.row)
+            samples, planned = earlier.samples + samples, max(earlier.planned, planned)
+        elif pieces == 1:
             await self._deposit(row, work, None)
-            return self._arrive(row, version, work.samples, work.planned, 1, is_part)
-        await self._deposit(row, work, earlier.row)
-        samples, planned = earlier.samples + work.samples, max(earlier.planned, work.planned)
-        return self._arrive(row, version, samples, planned, earlier.pieces + 1, is_part)
+        ticket = self._arrive(row, version, samples, planned, pieces, is_part)
+        if ticket.taken and is_part:
+            self._pieces_at, self._pieces = version, pieces
+        return ticket
 
     def _arrive(
         self, row: int, version: int, samples: float, planned: float = 1.0, pieces: int = 1, is_part: bool = False
@@ -125,11 +132,16 @@ class RoundEngine(ABC):
                 f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
                 "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
             )
-        is_lost = reason.startswith("too late") or "dropped" in reason
-        taken = (is_lost and self._keeps(self._steps)) or not reason.startswith("too late")
+        is_dropped = "dropped" in reason  # recorded as such: nobody need compute it again
+        is_kept = (is_dropped or reason.startswith("too late")) and self._keeps(self._steps)
+        taken = is_dropped or is_kept or not reason.startswith("too late")
         entered = self.ledger.members.by_rank[self.rank].last_round
         waits = taken and not is_part and self.rules.counts(entered - version)
         return Ticket(self._steps, entered, waits, reason, taken)
+
+    def begin_computing(self) -> None:
+        """A step begins here: for strategies that look at the clock."""
+        self.began_s = self.now_s()
 
     def look(self) -> None:
         """Takes in what the others have done meanwhile."""

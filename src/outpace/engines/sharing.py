@@ -18,6 +18,7 @@ from outpace.protocol.published import Frozen, Publication, Published, Shelf
 from outpace.protocol.rules import Rules
 
 Term = tuple[Publication, float]
+UNDONE = ("ignored", "unknown")  #: what became of a swap that did not take effect, or may not have: it is done again
 
 
 class SharingEngine(RoundEngine):
@@ -43,6 +44,10 @@ class SharingEngine(RoundEngine):
         """The numbers that were published with a row."""
 
     @abstractmethod
+    def _own_notes(self) -> Notes:
+        """The numbers that go with this rank's weights as they are."""
+
+    @abstractmethod
     def _sum(self, terms: Sequence[Term], own: float) -> Any:
         """The weighted sum of rows, and of this rank's weights, in private memory."""
 
@@ -53,6 +58,10 @@ class SharingEngine(RoundEngine):
     @abstractmethod
     def _take(self, summed: Any, notes: Notes) -> None:
         """Makes a sum this rank's weights."""
+
+    @abstractmethod
+    def _keep(self) -> None:
+        """Makes this rank's weights, as it would publish them, an average of one."""
 
     @abstractmethod
     def _put_on_top(self, weights: Any) -> None:
@@ -77,10 +86,10 @@ class SharingEngine(RoundEngine):
         self._look()
         await self._until_row_is_read()
         shelf = self._shelves[self.rank]
-        generation = shelf.generation if shelf.current is None else self._based_on
+        generation, count = shelf.generation if shelf.current is None else self._based_on, shelf.count
         await self._write(self._published.next_row(self.rank), notes)
         self._reason = self._say(Kind.PUBLISH, iteration, generation)
-        if self._reason.startswith("ignored"):
+        if self._shelves[self.rank].count == count:
             return False
         self._based_on = generation + 1
         self._has_published()
@@ -95,13 +104,19 @@ class SharingEngine(RoundEngine):
         found = {rank: self._published.of(rank, iteration) for rank in wanted if rank in self._shelves}
         return {rank: self._notes_of(place.row) for rank, place in found.items() if place is not None}
 
-    async def mix(self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False) -> None:
+    async def keep(self) -> None:
+        """Takes over its own weights, as an average of one."""
+        self._keep()
+
+    async def mix(
+        self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False, own: float = 0.0
+    ) -> None:
         """Takes the weighted sum of publications that cannot change, because this rank is among their readers."""
         places = {key: self._published.of(*key) for key in sorted(weights)}
         terms = [(place, weights[key]) for key, place in places.items() if place is not None]
         await self._travel([place.rank for place, _ in terms if place.rank != self.rank], together)
-        self._take(self._sum(terms, 0.0), self._mixed_notes(terms))
-        if len(terms) > 1:
+        self._take(self._sum(terms, own), self._mixed_notes(terms, own))
+        if any(place.rank != self.rank for place, _ in terms):
             self._say(Kind.READ, read)
 
     async def until_frozen(self, iteration: int) -> Frozen:
@@ -121,7 +136,7 @@ class SharingEngine(RoundEngine):
         """Takes the weighted sum of what was frozen, unless it is being written again."""
         terms = [(frozen.publications[rank], weight) for rank, weight in sorted(weights.items())]
         await self._travel([place.rank for place, _ in terms if place.rank != self.rank], together=True)
-        summed, notes = self._sum(terms, own), self._mixed_notes(terms)
+        summed, notes = self._sum(terms, own), self._mixed_notes(terms, own)
         self._look()
         if not all(self._published.is_whole(place) for place, _ in terms):
             return False
@@ -144,7 +159,7 @@ class SharingEngine(RoundEngine):
             for row in rows:
                 self._write_sum(row, summed)
             event = Event(Kind.SWAP, self.rank, self.incarnation, generations[1], generations[0], peer)
-            if not self._append(event).startswith("ignored"):
+            if not self._append(event).startswith(UNDONE):
                 self._based_on = generations[0] + 1
                 self._take(summed, notes)
                 return True
@@ -186,7 +201,9 @@ class SharingEngine(RoundEngine):
         purpose = f"for iteration {iteration} to be read"
         await self._until_each(readers, lambda rank: self._published.has_read_all(rank, iteration), purpose)
 
-    def _mixed_notes(self, terms: Sequence[Term]) -> Notes:
+    def _mixed_notes(self, terms: Sequence[Term], own: float = 0.0) -> Notes:
         notes = [(self._notes_of(place.row), weight) for place, weight in terms]
+        if own:
+            notes.append((self._own_notes(), own))
         shortest = min((len(values) for values, _ in notes), default=0)
         return tuple(sum(values[i] * weight for values, weight in notes) for i in range(shortest))

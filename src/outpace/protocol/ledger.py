@@ -320,8 +320,12 @@ class Ledger:
             self._counted.add(member.rank)
         else:
             self._counted.discard(member.rank)
-        self._needed = needed(self.rules.quorum, len(self.open.unfinished))
+        self._count_needed()
         self.published.follow(member)
+
+    def _count_needed(self) -> None:
+        """Who has finished after it contributed is still one of those the quorum is taken of."""
+        self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
     def _quorum_is_met(self) -> bool:
         """Whether enough are on time for the open round; more than can come are never asked for."""
@@ -357,6 +361,7 @@ class Ledger:
         self.reducing = Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot())
         self.round += 1
         self.met_ns, self.grace_ns = None, 0
+        self._count_needed()
         if self.rules.one_at_a_time:
             for left in [c for c in self.on_time if self.rules.too_late(self.round - c.version)]:
                 self.open.give_up(left)

@@ -126,8 +126,9 @@ class Published:
         return rank in self._taking_part
 
     def now(self, ranks: Iterable[int] | None = None) -> Frozen:
-        """What is current, of these ranks or of all."""
-        current = {rank: self.shelves[rank].current for rank in (self.shelves if ranks is None else ranks)}
+        """What is current, of these ranks or of all who take part."""
+        chosen = sorted(self._taking_part) if ranks is None else ranks
+        current = {rank: self.shelves[rank].current for rank in chosen}
         return Frozen(self.open, {rank: c for rank, c in current.items() if c is not None})
 
     # -- folding ---------------------------------------------------------------------------------------------------
@@ -213,7 +214,7 @@ class Published:
         """Grace is over: who has not published the open iteration is in it with what it published last."""
         if iteration != self.open or self.deadline_ns is None:
             return "ignored: that iteration is frozen, or nobody has published it"
-        self._freeze(sorted(self.shelves))
+        self._freeze(sorted(self._taking_part))
         return f"iteration {iteration} frozen after grace"
 
     # -- details ---------------------------------------------------------------------------------------------------
@@ -228,7 +229,7 @@ class Published:
         if grace:
             self.deadline_ns = now_ns + grace
         else:
-            self._freeze(sorted(self.shelves))
+            self._freeze(sorted(self._taking_part))
 
     def _put(self, rank: int, iteration: int, row: int) -> None:
         shelf = self.shelves[rank]
@@ -261,7 +262,7 @@ class Published:
         freeze = self._publishing.freeze
         if freeze == "first" and not self._missing and self._taking_part:
             if any(self.shelves[rank].iteration >= self.open for rank in self._taking_part):
-                self._freeze(sorted(self.shelves))
+                self._freeze(sorted(self._taking_part))
         elif freeze == "path" and self._paths.everybody_waits(self._taking_part):
             self._freeze(self._paths.close())
 

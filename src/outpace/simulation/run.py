@@ -182,6 +182,7 @@ class Run(ABC, Generic[E]):
     async def _round_of_parts(self, engine: E) -> None:
         """A step in micro-batches, which the strategy may end early."""
         rank, parts, is_over = engine.rank, self._work.parts, False
+        engine.begin_computing()
         for done in range(1, parts + 1):
             work = self._compute(engine)
             await engine.compute(parts)

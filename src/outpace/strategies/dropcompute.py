@@ -57,7 +57,7 @@ class DropCompute(CountsMicrobatches):
         """Stop at the first boundary later than tau."""
         elapsed = self._note_time(engine)
         tau = self._tau(engine)
-        return After.GO_ON if tau is None or elapsed is None or elapsed <= tau else After.STOP
+        return After.GO_ON if tau is None or elapsed <= tau else After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Contribute what is finished, and wait for all."""
@@ -69,17 +69,14 @@ class DropCompute(CountsMicrobatches):
 
     # -- the clock -------------------------------------------------------------------------------------------------
 
-    def _note_time(self, engine: Engine) -> float | None:
-        """Seconds since this round began: when the last step ended."""
-        began = engine.memory.get("began")
-        if began is None:
-            return None  # the first round, whose beginning nobody saw
-        elapsed = engine.now_s() - began
+    def _note_time(self, engine: Engine) -> float:
+        """Seconds since this round began."""
+        elapsed = engine.now_s() - engine.began_s
         engine.memory.setdefault("times", []).append(elapsed)
-        return float(elapsed)
+        return elapsed
 
     def _check(self, engine: Engine) -> None:
-        """Looks at the first round that was timed, before anything of it is contributed."""
+        """Looks at the first round, before anything of it is contributed."""
         times, tau = engine.memory.get("times"), self.tau_ms
         if engine.memory.get("checked") or not times or len(times) < 2 or isinstance(tau, str):
             return
@@ -103,9 +100,9 @@ class DropCompute(CountsMicrobatches):
         times = memory.pop("times", [])
         now, step = engine.now_s(), memory.get("rounds", 0)
         if self.tau_ms == "auto" and step <= self.calibrate and times:
-            for index, elapsed in enumerate((*times, now - memory["began"])):
+            for index, elapsed in enumerate((*times, now - engine.began_s)):
                 engine.tell(step, index, elapsed)
-        memory["began"], memory["rounds"] = now, step + 1
+        memory["rounds"] = step + 1
         if self.tau_ms == "auto" and step > self.calibrate and "tau" not in memory:
             memory["tau"] = self._calibrated(engine)
 

@@ -78,7 +78,8 @@ class DPSGD(Averaging):
 
     async def _average(self, engine: Engine, row: Row, iteration: int, work: Work) -> None:
         if len(row) == 1:
-            return  # nobody to talk to
+            await engine.keep()
+            return
         neighbours = [rank for rank in row if rank != engine.rank]
         await engine.publish(iteration, neighbours, self._notes(work))
         present = await engine.gather(iteration, row)
@@ -121,7 +122,7 @@ class NonBlockingDPSGD(DPSGD):
     S_i is the sum of the b_i mini-batches that rank i has finished when it sees the signal, at its next boundary. The
     others wait for it no longer than that. What it had not begun is carried as data into the next iteration.
 
-    normalise: divide by the "planned" mini-batches, so that the learning rate follows the work, as the authors have it; or
+    normalise: divide by the "planned" mini-batches, so that the learning rate follows the work, as with the authors; or
         by the "finished" ones: a rank that lags then takes whole steps on single mini-batches.
     """
 

@@ -123,20 +123,20 @@ class SGP(Averaging):
             return Ticket(engine.steps, iteration, False, "alone")
         peers = self._peers(engine.world)
         await engine.publish(iteration, push_peers(engine.rank, iteration, engine.world, peers))
+        kept = self._kept(engine, iteration)
         owed: list[tuple[int, int]] = engine.memory.setdefault("owed", [])
         owed += [(source, iteration) for source in push_sources(engine.rank, iteration, engine.world, peers)]
-        await self._receive(engine, iteration, iteration - self.overlap)
+        await self._receive(engine, iteration - self.overlap, kept)
         return Ticket(engine.steps, iteration, True, "on time")
 
     async def meet(self, engine: Engine) -> None:
         """Nothing that was pushed here may get lost."""
         if engine.memory.get("owed"):
-            await engine.publish(engine.steps, (), ())
-            await self._receive(engine, engine.steps, engine.steps, keeps=1.0)
+            await self._receive(engine, engine.steps, kept=1.0)
 
-    async def _receive(self, engine: Engine, iteration: int, at_the_latest: int, keeps: float | None = None) -> None:
+    async def _receive(self, engine: Engine, at_the_latest: int, kept: float) -> None:
         """Adds up what is there; waits for what was pushed up to some iteration."""
-        published, owed = engine.ledger.published, engine.memory["owed"]
+        owed = engine.memory["owed"]
         for source, when in owed:
             if when <= at_the_latest:
                 await engine.gather(when, [source])
@@ -144,16 +144,17 @@ class SGP(Averaging):
         published = engine.ledger.published
         there = [(source, when) for source, when in owed if published.is_settled(source, when)]
         engine.memory["owed"] = [item for item in owed if item not in there]
-        share = 1 / (self._peers(engine.world) + 1)
-        mine = self._kept(engine, iteration, share) if keeps is None else keeps
-        weights = {(engine.rank, iteration): mine, **dict.fromkeys(there, share)}
-        oldest = min((when for _, when in engine.memory["owed"]), default=iteration + 1)
-        await engine.mix(weights, oldest - 1)
+        oldest = min((when for _, when in engine.memory["owed"]), default=engine.steps)
+        await engine.mix(dict.fromkeys(there, self._share(engine.world)), oldest - 1, own=kept)
 
-    def _kept(self, engine: Engine, iteration: int, share: float) -> float:
+    def _kept(self, engine: Engine, iteration: int) -> float:
         """A rank keeps its own share, and those of peers that have left."""
         peers = push_peers(engine.rank, iteration, engine.world, self._peers(engine.world))
-        return 1 - share * sum(engine.ledger.published.taking_part(peer) for peer in peers)
+        return 1 - self._share(engine.world) * sum(engine.ledger.published.taking_part(peer) for peer in peers)
+
+    def _share(self, world: int) -> float:
+        """Of what a rank has, for each peer and for itself."""
+        return 1 / (self._peers(world) + 1)
 
     def _peers(self, world: int) -> int:
         return min(self.peers, max(1, most_peers(world)))

@@ -100,6 +100,8 @@ class Wagma(Averaging):
         there = frozen.publications
         members = [rank for rank in self.group(engine.rank, iteration, engine.world) if rank in there]
         mine = there.get(engine.rank)
+        if set(members) <= {engine.rank}:
+            return True
         if mine is not None and mine.iteration == iteration:
             return await engine.mix_frozen(frozen, dict.fromkeys(members, 1 / len(members)))
         share = 1 / (len(members) + 1)

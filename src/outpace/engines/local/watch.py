@@ -76,6 +76,7 @@ class Watch:
                 if plain is None:  # it is being overwritten, and a newer one is about to be hinted at
                     time.sleep(SLICE_S)
                 else:
+                    self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
                     self.ledger = Ledger.from_state(self.ledger.rules, plain["ledger"])
                     self.log.position = plain["position"]
 

@@ -146,6 +146,12 @@ class TimedEngine(VirtualEngine):
     def _take(self, summed: object, notes: Notes) -> None:
         """There is nothing to take over."""
 
+    def _own_notes(self) -> Notes:
+        return ()
+
+    def _keep(self) -> None:
+        """There is nothing to keep."""
+
     def _put_on_top(self, weights: object) -> None:
         """There is nothing to put."""
 
