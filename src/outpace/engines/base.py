@@ -173,8 +173,10 @@ class Engine(Protocol):
     async def mix(
         self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False, own: float = 0.0
     ) -> None:
-        """Makes this rank's weights the weighted sum of publications, by rank and iteration, and of its own weights, and
-        says that nothing up to iteration `read` is needed any more. `together`: those ranks all make the same sum."""
+        """Makes this rank's weights the weighted sum of publications, by rank and iteration, and of its own weights.
+
+        Says that nothing up to iteration `read` is needed any more. `together`: those ranks all make the same sum.
+        """
 
     async def until_frozen(self, iteration: int) -> Frozen:
         """Waits until what is current at an iteration is frozen for all, and says what that was."""

@@ -93,10 +93,6 @@ class Published:
         shelf = self.shelves.get(rank)
         return shelf is None or rank not in self._taking_part or shelf.first > iteration or shelf.iteration >= iteration
 
-    def has_published(self, rank: int, iteration: int) -> bool:
-        """Whether this rank has come so far."""
-        return self.shelves[rank].iteration >= iteration
-
     def has_read_all(self, rank: int, iteration: int) -> bool:
         """Whether this rank needs nothing any more that was published up to an iteration."""
         shelf = self.shelves.get(rank)

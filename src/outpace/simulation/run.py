@@ -207,8 +207,10 @@ class Run(ABC, Generic[E]):
         elif ticket.taken:
             for _ in range(done):
                 self._count_part()
-        for _ in range(parts - done if is_over and self._strategy.drops_rest else 0):
-            self._take(engine)
+        if is_over and self._strategy.drops_rest:
+            engine.skip_rest()
+            for _ in range(parts - done):
+                self._take(engine)
 
     def _of_parts(self, work: Contribution, done: int, rules: Rules) -> Contribution:
         """What is contributed after so many micro-batches."""

@@ -62,9 +62,14 @@ def simulate_training(
     """
     with torch.random.fork_rng(devices=[]):  # a model with dropout draws from torch's own generator
         torch.manual_seed(scenario.seed)
-        run = _TrainingRun(strategy(choice), scenario, workload, progress, watch)
-        run.to_its_end()
-    return run.training(choice)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # many small steps: threads would cost more than they gain
+        try:
+            run = _TrainingRun(strategy(choice), scenario, workload, progress, watch)
+            run.to_its_end()
+            return run.training(choice)
+        finally:
+            torch.set_num_threads(threads)
 
 
 class _TrainingRun(Run[TrainingEngine]):

@@ -76,13 +76,12 @@ class Wagma(Averaging):
         return ticket
 
     async def _average(self, engine: Engine, iteration: int) -> Ticket:
-        everybody = range(engine.world)
-        others = [rank for rank in everybody if rank != engine.rank] if self.is_sync(iteration) else []
+        others = [rank for rank in range(engine.world) if rank != engine.rank] if self.is_sync(iteration) else []
         await engine.publish(iteration, others)
         frozen = await engine.until_frozen(iteration)
         if self.is_sync(iteration):
-            present = await engine.gather(iteration, everybody)
-            await engine.mix({(rank, iteration): 1 / len(present) for rank in present}, iteration, together=True)
+            weights = {(rank, iteration): 1 / len(frozen.publications) for rank in frozen.publications}
+            await engine.mix(weights, iteration, together=True)
             return Ticket(engine.steps, iteration, True, "on time")
         ticket = self._ticket(engine, iteration, frozen)
         while not await self._merge(engine, iteration, frozen):

@@ -61,6 +61,12 @@ class VirtualEngine(SharingEngine):
         self.ready_ns = self.began_ns + compute
         await sleep(compute)
 
+    def skip_rest(self) -> None:
+        """What is left of the step under way will not be computed."""
+        if self._part:
+            self._part = 0
+            self._computed += 1
+
     def now_s(self) -> float:
         """Simulated seconds."""
         return self._world.clock.now_ns / 1e9

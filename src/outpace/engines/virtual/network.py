@@ -85,13 +85,14 @@ class Network:
 
         Each one's vector travels by itself, unless all of them make the same sum `together`, as in a reduction.
         """
-        far = [peer for peer in peers if self._host(peer) != self._host(rank)]
-        inside = self.host_overhead_us / 1e6 + self._memory_s((len(peers) + 1) * payload_bytes)
+        members = Counter(map(self._host, (rank, *peers)))
+        base = self.round_ms / 1e3 + self.host_overhead_us / 1e6
         if together:
-            hosts = len({self._host(member) for member in (rank, *peers)})
-            return _ns(inside + self._between_s(hosts, payload_bytes))
+            inside = self._memory_s((max(members.values()) + 1) * payload_bytes)
+            return _ns(base + inside + self._between_s(len(members), payload_bytes))
+        far = len(peers) + 1 - members[self._host(rank)]
         message = (self.latency_us + 2 * self.overhead_us) / 1e6 + payload_bytes * 8 / (self.gbps * 1e9)
-        return _ns(inside + len(far) * message)
+        return _ns(base + self._memory_s((len(peers) + 1) * payload_bytes) + far * message)
 
     def _host(self, rank: int) -> int:
         return rank // self.ranks_per_host if self.ranks_per_host else 0
