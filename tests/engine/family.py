@@ -203,6 +203,31 @@ def march_and_count(strategy: str, path: str, victim: int, point: str, number: i
     return (-weight.detach() * world()).tolist(), board.steps(rank)
 
 
+def meet_and_count(runs: int, steps: int) -> list[tuple[list[float], list[float], int]]:
+    """Swaps go on while some ranks come to a synchronisation or to their end already, time and again.
+
+    For each run: how many steps of each rank are in the mean, at the synchronisation and at the end, and this rank's.
+    """
+    return [_meet_and_count(steps, random.Random(f"{run}/{my_rank()}")) for run in range(runs)]
+
+
+def _meet_and_count(steps: int, draw: random.Random) -> tuple[list[float], list[float], int]:
+    weight = torch.nn.Parameter(torch.zeros(world(), dtype=torch.float64))
+    opt = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), strategy="ad-psgd", timeout_s=TIMEOUT_S)
+    met: list[float] = []
+    mine = steps + draw.randrange(4)
+    for step in range(1, mine + 1):
+        time.sleep(draw.random() * 0.001)
+        weight.grad = torch.zeros_like(weight)
+        weight.grad[my_rank()] = 1.0
+        opt.step()
+        if step == steps // 2:
+            opt.synchronize()
+            met = (-weight.detach() * world()).tolist()
+    opt.finish()
+    return met, (-weight.detach() * world()).tolist(), mine
+
+
 def hit(opt: outpace.DistributedOptimizer, point: str, number: int) -> None:
     """The signal comes here, between two steps, or at a named point of the engine in the next one."""
     if point == BETWEEN_STEPS:

@@ -90,6 +90,16 @@ def test_a_rank_alone_learns(name, plain):
     assert seen.after < 0.75 * seen.before
 
 
+@pytest.mark.parametrize("world", [3, 6])
+def test_no_step_is_lost_or_doubled_when_ranks_meet_while_others_swap(world):
+    # Swaps keep the mean of all weights, so that it counts the steps.
+    for run in zip(*outpace.spawn(family.meet_and_count, world, (25, 12)), strict=True):
+        steps = [mine for _, _, mine in run]
+        for met, final, _ in run:
+            assert met == pytest.approx([6] * world)
+            assert final == pytest.approx(steps)
+
+
 @pytest.mark.parametrize("strategy", AVERAGE_ALWAYS)
 def test_ranks_that_met_after_different_numbers_of_steps_go_on_together(strategy):
     # Of two ranks that average with each other in every step, both have the same weights after every step.

@@ -89,7 +89,7 @@ def check_exact_majority(ledger: Ledger, sealed: Round) -> None:
     rows = Counter(c.rank for c in sealed.contributions)
     members = ledger.members.unfinished()
     more = [m.rank for m in members if m.state == "active" and m.rank not in here and rows[m.rank] < 2]
-    enough = min(-(-len(members) // 2), len(here) + len(more))
+    enough = min(-(-len(here | {m.rank for m in members}) // 2), len(here) + len(more))
     assert len(here) >= enough, f"round {sealed.number} has {len(here)} on time, {more} could still come"
 
 

@@ -174,7 +174,7 @@ class Reference:
             return draw.choice(sorted(here | can)) in here or len(here) >= possible
         if self.rules.quorum == "adaptive":
             return len(here) >= min(self.pace.best_quorum(self.open, members), possible)
-        return len(here) >= min(self._count(len(members)), possible)
+        return len(here) >= min(self._count(len(here | set(members))), possible)  # also who gave and has left
 
     # -- events ----------------------------------------------------------------------------------------------------
 

@@ -92,9 +92,10 @@ def walk(
     loss: Callable[[int, int, Tensor], float] | None = None,
     look: Look | None = None,
     finishes: bool = True,
+    meets_after: int = -1,
     **options: Any,
 ) -> list[Walk]:
-    """Every rank makes so many plain steps, or each its own number of them."""
+    """Every rank makes so many plain steps, or each its own number of them. They may all meet after one of them."""
 
     chosen, scenario = by_name(strategy), Scenario(ranks, 1, own_steps=True, **{"network": "zero", **options})
     walks = [_new_walk(start) for _ in range(ranks)]
@@ -109,6 +110,9 @@ def walk(
             work = Work(loss=None if loss is None else loss(rank, step, mine.now()))
             await engine.compute()
             await chosen.step(engine, work)
+            if step == meets_after:
+                await chosen.meet(engine)
+                await engine.synchronize()
             mine.note_step(engine, look)
         if finishes:
             await chosen.meet(engine)

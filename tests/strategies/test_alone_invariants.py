@@ -44,8 +44,6 @@ def by_itself(make: Maker) -> list[Tensor]:
 def test_alone_a_strategy_is_its_local_optimizer(strategy: str, optimizer: str) -> None:
     if strategy == "decentlam" and optimizer in ("adam", "nesterov"):
         pytest.skip("decentlam refuses it")
-    # finds: decentlam alone never moves. DPSGD._average returns where there is nobody to talk to, and
-    # DecentLaMReplica makes its step only in `averaged`.
     for found, expected in zip(alone(strategy, OPTIMIZERS[optimizer]), by_itself(OPTIMIZERS[optimizer]), strict=True):
         assert_near(found, expected, ROUNDED.get(strategy, 0.0))
 

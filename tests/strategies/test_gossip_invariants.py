@@ -152,10 +152,6 @@ def test_every_gradient_is_applied_exactly_once_whatever_the_order(choice: str, 
     """Each gradient moves a coordinate of its own by 1, and the mean of all ranks' weights says how often."""
     if choice.startswith(("dasgd", "local-sgd")) and steps != 9:
         pytest.skip("whoever has left is not in their mean")
-    # finds: local-sgd:every=4, dasgd:every=4: one step is left over at the end. Ledger._quorum_is_met lets those who
-    # have contributed it and finished stand in for those who have not come yet, and these overwrite it later.
-    # finds: sgp: SGP._kept asks after its waits, not when it pushes, whether a peer takes part: one that has taken its
-    # share and left is counted as gone. And what is pushed to a rank beyond its last step is lost.
     walks = walk(
         choice,
         5,
@@ -165,10 +161,29 @@ def test_every_gradient_is_applied_exactly_once_whatever_the_order(choice: str, 
         make=sgd(1.0),
         imbalance="exponential:mean_ms=150",
     )
+    # finds: sgp, unequal: what quicker ranks push to a rank beyond its last step, while it still takes part, is lost.
     made = [9] * 5 if steps == 9 else list(steps)  # type: ignore[call-overload]
     expected = torch.tensor([float(step < made[rank]) for rank in range(5) for step in range(9)], dtype=torch.float64)
     assert_near(-5 * walks[0].end, expected)
     assert all(torch.equal(mine.end, walks[0].end) for mine in walks)
+
+
+@pytest.mark.parametrize("choice", ANY_ORDER)
+def test_a_meeting_makes_all_equal_and_loses_no_gradient(choice: str) -> None:
+    walks = walk(
+        choice,
+        5,
+        9,
+        basis(9),
+        start=[0.0] * 45,
+        make=sgd(1.0),
+        imbalance="exponential:mean_ms=150",
+        meets_after=3,
+    )
+    assert all(torch.equal(mine.weights[3], walks[0].weights[3]) for mine in walks)
+    so_far = torch.tensor([float(step <= 3) for _ in range(5) for step in range(9)], dtype=torch.float64)
+    assert_near(-5 * walks[0].weights[3], so_far)
+    assert_near(-5 * walks[0].end, torch.ones(45, dtype=torch.float64))
 
 
 @pytest.mark.parametrize(
@@ -176,7 +191,6 @@ def test_every_gradient_is_applied_exactly_once_whatever_the_order(choice: str, 
 )
 def test_a_rank_that_has_left_does_not_hold_the_others_back(choice: str) -> None:
     """One of two leaves after a step. The other one goes to its own minimum, and no longer to that of both."""
-    # finds: wagma: Published.now() has ranks that have left, too: what such a rank published last is averaged for ever.
     minima = torch.tensor([[8.0], [-8.0]], dtype=torch.float64)
     walks = walk(choice, 2, (150, 1), quadratics(minima), make=sgd(0.2), finishes=False)
     assert_near(walks[0].end, minima[0], 1e-3)
@@ -270,21 +284,25 @@ def test_pairs_are_disjoint_and_neighbours_are_linked() -> None:
 PIECES = noise(6, 64, 4, seed=5)
 
 
-@pytest.mark.parametrize("choice", ["nonblocking-dpsgd", "nonblocking-dpsgd:graph=star", "nonblocking-matcha"])
+@pytest.mark.parametrize("normalise", ["planned", "finished"])
+@pytest.mark.parametrize(
+    "name", ["nonblocking-dpsgd:graph=ring", "nonblocking-dpsgd:graph=star", "nonblocking-matcha:seed=0"]
+)
 @pytest.mark.parametrize("imbalance", [Table(*[80] * 6), UNEVEN], ids=["even", "uneven"])
-def test_nonblocking_gossip_steps_by_the_mean_of_what_each_rank_has_finished(choice: str, imbalance: Table) -> None:
+def test_nonblocking_gossip_steps_by_what_each_rank_has_finished(name: str, imbalance: Table, normalise: str) -> None:
     def pull(rank: int, piece: int, weights: Tensor) -> Tensor:
         return weights - PIECES[rank, piece]
 
+    choice = f"{name},normalise={normalise}"
     walks = walk_in_rounds(choice, [range(64)] * 6, 8, pull, start=START, imbalance=imbalance, finishes=False)
     whole = min(len(mine.taken) for mine in walks)  # afterwards some have left
     x = torch.tensor(START, dtype=torch.float64).expand(6, 4).clone()
     for step in range(whole):
-        w = matrix(choice, 6, step)
-        means = [
-            torch.stack([pull(rank, piece, x[rank]) for piece in walks[rank].taken[step]]).mean(0) for rank in range(6)
-        ]
-        x = w @ (x - 0.1 * torch.stack(means))
+        finished = [mine.taken[step] for mine in walks]
+        sums = [torch.stack([pull(rank, piece, x[rank]) for piece in finished[rank]]).sum(0) for rank in range(6)]
+        divisors = [8 if normalise == "planned" else len(pieces) for pieces in finished]
+        y = x - 0.1 * torch.stack([total / divisor for total, divisor in zip(sums, divisors, strict=True)])
+        x = matrix(choice, 6, step) @ y
         assert_near(at(walks, step), x)
     for mine in walks:
         assert mine.pieces == list(range(64)), "each once, and in order"

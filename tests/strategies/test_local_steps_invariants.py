@@ -74,8 +74,6 @@ def test_local_sgd_does_what_its_formula_says(every: int) -> None:
 
 @pytest.mark.parametrize("choice", ["local-sgd:every=5", "diloco:every=5,outer_lr=1,outer_momentum=0"])
 def test_what_is_left_over_at_the_end_is_averaged_over_all_ranks(choice: str) -> None:
-    # finds: the first ranks to finish stand in for those still to come, who then make an average of their own. See
-    # test_every_gradient_is_applied_exactly_once_whatever_the_order.
     walks = trained(choice)
     assert not torch.equal(walks[0].weights[-1], walks[1].weights[-1])
     for mine in walks:

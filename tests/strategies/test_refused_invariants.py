@@ -115,5 +115,4 @@ def test_a_threshold_shorter_than_one_micro_batch_is_refused_in_timing_alone_too
             Scenario(ranks=2, steps=10, network="zero", own_steps=True),
             watch=lambda event, _: arrived.append(event) if event.kind == Kind.ARRIVE else None,
         )
-    # finds: the first round is applied before its micro-batches can be timed, as nobody saw when it began.
     assert not arrived

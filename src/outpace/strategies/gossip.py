@@ -162,7 +162,7 @@ class ALDSGD(DPSGD):
         x_i = z_i - p1 * (z_i - y_l) - p2 * (z_i - y_h)
 
     y_j = x_j - lr * g_j; l is the neighbour with the lowest loss, h the one with the highest degree, both may be i.
-    Give the loss to `step(loss=...)`: without it nobody leads. The mean over the ranks is not preserved.
+    Give the loss to `step(loss=...)`: without it l is the rank itself. The mean over the ranks is not preserved.
 
     every: leaders are followed every so many steps. The graph alternates between itself and a relabelled copy, so that
     who has many neighbours in one has few in the other.
@@ -216,8 +216,8 @@ class DSGDAAU(Averaging):
         X = P_k (X - lr * G_k)
 
     A rank that finishes waits until a link between two who wait joins parts of the graph that were not joined yet. All
-    who wait then average by Metropolis weights over the links between them; everybody else keeps its weights. So
-    nobody waits for a particular slow rank, and yet everything spreads.
+    who wait then average by Metropolis weights over the links between them; everybody else keeps its weights. So a
+    slow rank is waited for only once in each search, when nothing but its links is missing.
     """
 
     graph: str = "ring"

@@ -28,6 +28,7 @@ class NonBlocking(CountsMicrobatches):
     """The first rank that finishes its batch ends the round for all.
 
     work: share of all planned mini-batches that must be finished, too; 0: none, 1: all of them, as in allreduce.
+    grace: seconds the first finisher leaves to ranks that only jitter; "auto" learns it, 0 is the paper's.
     max_staleness: the oldest late gradient that is still applied, in rounds.
     rest, normalise: as in `CountsMicrobatches`.
 
@@ -36,6 +37,7 @@ class NonBlocking(CountsMicrobatches):
     """
 
     work: float = 0.0
+    grace: str | float = 0.0
     max_staleness: int = 8
 
     def __post_init__(self) -> None:
@@ -48,7 +50,7 @@ class NonBlocking(CountsMicrobatches):
         return Rules(
             world,
             quorum="solo",
-            grace=0.0,
+            grace=self.grace,
             cumulative=True,
             work=self.work,
             normalise=self.normalise,

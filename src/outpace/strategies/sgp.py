@@ -125,14 +125,31 @@ class SGP(Averaging):
         await engine.publish(iteration, push_peers(engine.rank, iteration, engine.world, peers))
         kept = self._kept(engine, iteration)
         owed: list[tuple[int, int]] = engine.memory.setdefault("owed", [])
-        owed += [(source, iteration) for source in push_sources(engine.rank, iteration, engine.world, peers)]
+        owed += [push for push in self._pushes(engine, iteration) if push not in engine.memory.get("beyond", ())]
         await self._receive(engine, iteration - self.overlap, kept)
         return Ticket(engine.steps, iteration, True, "on time")
 
     async def meet(self, engine: Engine) -> None:
         """Nothing that was pushed here may get lost."""
-        if engine.memory.get("owed"):
-            await self._receive(engine, engine.steps, kept=1.0)
+        while self._is_owed(engine):
+            await self._receive(engine, engine.ledger.published.furthest, kept=1.0)
+
+    def _is_owed(self, engine: Engine) -> bool:
+        """Anything, also what quicker ranks have pushed here beyond this one's last step: they have given it away."""
+        engine.look()
+        published, owed = engine.ledger.published, engine.memory.setdefault("owed", [])
+        beyond: set[tuple[int, int]] = engine.memory.setdefault("beyond", set())
+        for iteration in range(engine.steps, published.furthest + 1):
+            for push in self._pushes(engine, iteration):
+                if published.of(*push) is not None and push not in beyond:
+                    beyond.add(push)
+                    owed.append(push)
+        return bool(owed)
+
+    def _pushes(self, engine: Engine, iteration: int) -> list[tuple[int, int]]:
+        """What is pushed to this rank in an iteration, by source."""
+        sources = push_sources(engine.rank, iteration, engine.world, self._peers(engine.world))
+        return [(source, iteration) for source in sources]
 
     async def _receive(self, engine: Engine, at_the_latest: int, kept: float) -> None:
         """Adds up what is there; waits for what was pushed up to some iteration."""
