@@ -6,6 +6,8 @@ launcher, and every rank with the server: so none of them outlives a launcher th
 
 from __future__ import annotations
 
+import networkx
+import scipy.optimize
 import torch
 
 import outpace
@@ -14,4 +16,4 @@ from outpace.launch import die_with_parent
 die_with_parent()
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)
 
-__all__ = ["outpace"]
+__all__ = ["networkx", "outpace", "scipy"]

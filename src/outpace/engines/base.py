@@ -194,6 +194,9 @@ class Engine(Protocol):
     async def rebase(self) -> None:
         """Puts this rank's last steps on top of its weights as swaps of others have changed them."""
 
+    async def withdraw(self) -> None:
+        """As `rebase`, and from then on nobody can swap with this rank before it publishes again."""
+
     def now_s(self) -> float:
         """Seconds on this rank's clock."""
 

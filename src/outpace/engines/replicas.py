@@ -130,12 +130,13 @@ class ReplicaEngine(SharingEngine):
         self._look()
         generation = self.ledger.sync.generation
         self._leave_buffers(generation % 2)
-        self._say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1)
+        self._say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1, self.steps)
         purpose = "in synchronize() for every rank that has data left"
         if resume_round is None:
             await self._apply_while_waiting(lambda: self.ledger.sync.generation > generation, purpose)
         else:  # nothing may be applied on top of a checkpoint
             await self._until(lambda: self.ledger.sync.generation > generation, purpose)
+        self._go_on_from(self.ledger.sync.steps)
         if self.ledger.sync.resumed:
             self._replica.version = self.ledger.sync.version
             await self._share_beginning()

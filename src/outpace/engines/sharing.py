@@ -179,6 +179,14 @@ class SharingEngine(RoundEngine):
                 self._put_on_top(copied)
                 return
 
+    async def withdraw(self) -> None:
+        """Takes this rank's weights back, with all that others made of them. Redone if one of them swaps meanwhile."""
+        while True:
+            await self.rebase()
+            if self._shelves[self.rank].current is None:
+                return
+            self._say(Kind.WITHDRAW, round_=self._based_on)
+
     # -- details ---------------------------------------------------------------------------------------------------
 
     @property
@@ -188,6 +196,11 @@ class SharingEngine(RoundEngine):
     @property
     def _shelves(self) -> Mapping[int, Shelf]:
         return self.ledger.published.shelves
+
+    def _go_on_from(self, steps: int) -> None:
+        """All have met: they count their steps from here together, and nobody reads what was published before."""
+        self.steps = max(self.steps, steps)
+        self._unread.clear()
 
     async def _until_row_is_read(self) -> None:
         """The row written next may hold a publication that somebody still reads."""

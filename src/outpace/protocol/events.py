@@ -24,6 +24,7 @@ class Kind(IntEnum):
     READ = 13  #: a rank has read what was published for it up to some iteration
     SWAP = 14  #: two ranks' weights become the mean of both
     TELL = 15  #: a rank tells all a number it measured
+    WITHDRAW = 16  #: a rank takes its published weights back: nobody may swap with it any more
 
 
 class Event(NamedTuple):
@@ -33,8 +34,8 @@ class Event(NamedTuple):
     rank: int
     incarnation: int = 0
     step: int = 0  #: the rank's own step; SYNC: the generation it enters; SNAPSHOT: log position it carries
-    round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at; PUBLISH, SWAP: generation
-    place: int = 0  #: row, slot or buffer; SWAP: the peer
+    round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at; PUBLISH and so on: generation
+    place: int = 0  #: row, slot or buffer; SWAP: the peer; SYNC: local steps so far
     attempt: int = 0  #: ARRIVE: `pieces_of` tells what it says
     samples: float = 0.0
     value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; SWAP: see there

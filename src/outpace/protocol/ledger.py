@@ -237,7 +237,7 @@ class Ledger:
         if member is None or member.state != ACTIVE or event.step != self.sync.generation:
             return "ignored: not an active member of this synchronisation"
         member.state = SYNCING
-        self.sync.want(event.round)
+        self.sync.enter(event.round, event.place)
         self._follow(member)
         self._settle(event.time_ns)
         return f"rank {event.rank} waits in synchronisation {event.step}"
@@ -292,6 +292,11 @@ class Ledger:
         if self.members.current(event.rank, event.incarnation) is None:
             return "ignored: not a living member"
         return self.published.swap(event.rank, event.place, event.round, event.step)
+
+    def _withdraw(self, event: Event) -> str:
+        if self.members.current(event.rank, event.incarnation) is None:
+            return "ignored: not a living member"
+        return self.published.withdraw(event.rank, event.round)
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 
@@ -429,6 +434,7 @@ class Ledger:
         if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
             self.completed = {}
             self.snapshots.begin_anew()
+        self.published.go_on_from(self.sync.steps)
         for member in waiting:
             member.state = ACTIVE
             self._follow(member)
@@ -500,4 +506,5 @@ _HANDLERS: dict[int, Callable[[Ledger, Event], str]] = {
     Kind.READ: Ledger._read,
     Kind.SWAP: Ledger._swap,
     Kind.TELL: Ledger._tell,
+    Kind.WITHDRAW: Ledger._withdraw,
 }

@@ -149,6 +149,11 @@ class Published:
         self._change([rank])
         self._settle()
 
+    def go_on_from(self, iteration: int) -> None:
+        """All ranks have met, and count their iterations from here."""
+        if self._publishing.freeze == "first":
+            self.open = max(self.open, iteration)
+
     def _withdraw(self, shelf: Shelf) -> None:
         """After a meeting or a restart a rank begins anew: nobody may average with what it published before."""
         if shelf.current is not None:
@@ -205,6 +210,15 @@ class Published:
             shelf.generation += 1
         self._change([rank, peer])
         return f"ranks {rank} and {peer} have the mean of both"
+
+    def withdraw(self, rank: int, generation: int) -> str:
+        """A rank takes its weights back. No effect if another rank's swap changed them meanwhile."""
+        shelf = self.shelves[rank]
+        if generation != shelf.generation:
+            return "ignored: its weights were changed meanwhile"
+        self._withdraw(shelf)
+        self._change([rank])
+        return f"nobody averages with rank {rank} before it publishes again"
 
     def freeze_after_grace(self, iteration: int) -> str:
         """Grace is over: who has not published the open iteration is in it with what it published last."""

@@ -92,8 +92,8 @@ class ADPSGD(Averaging):
         return Ticket(engine.steps, engine.steps - 1, False, "waited for nobody")
 
     async def meet(self, engine: Engine) -> None:
-        """Take over what others made of these weights."""
-        await engine.rebase()
+        """Take over what others made of these weights. What they made of them from here on would be lost."""
+        await engine.withdraw()
 
     async def _ensure_published(self, engine: Engine) -> None:
         """Before the first step, and after all have met."""

@@ -103,19 +103,23 @@ class LocalSGD(Averaging):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """A step of one's own; average when it is due."""
-        await engine.local_step(work)
+        await self._own_step(engine, work)
         if not self.is_due(engine.steps):
             return Ticket(engine.steps, engine.ledger.round, False, "a step of its own")
         return await self._average(engine, work)
 
     async def meet(self, engine: Engine) -> None:
         """Give away what was done since the last average: it is averaged with what the others give."""
-        if engine.memory.get("averaged", 0) < engine.steps:
-            engine.memory["averaged"] = engine.steps
+        if engine.memory.get("has_own"):
+            engine.memory["has_own"] = False
             await engine.begin(Work())
 
+    async def _own_step(self, engine: Engine, work: Work) -> None:
+        await engine.local_step(work)
+        engine.memory["has_own"] = True
+
     async def _average(self, engine: Engine, work: Work) -> Ticket:
-        engine.memory["averaged"] = engine.steps
+        engine.memory["has_own"] = False
         return await applied(engine, await engine.begin(work))
 
 
@@ -170,12 +174,12 @@ class DaSGD(LocalSGD):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """A step of one's own; merge the mean that is due, ask for the next."""
-        await engine.local_step(work)
+        await self._own_step(engine, work)
         last: Ticket = engine.memory.get("ticket", Ticket(0, 0, False, "nothing averaged yet"))
         if "due" in engine.memory and engine.steps >= engine.memory["due"]:
             await self._merge_mean(engine)
         if self.is_due(engine.steps):
-            engine.memory["averaged"] = engine.steps
+            engine.memory["has_own"] = False
             engine.memory["due"] = engine.steps + self.delay
             last = engine.memory["ticket"] = await engine.begin(work)
             await engine.help()

@@ -196,8 +196,8 @@ class NoLoCo(Averaging):
         await engine.local_step(work)
         if engine.steps % self.every:
             return Ticket(engine.steps, engine.steps - 1, False, "a step of its own")
-        iteration = engine.steps // self.every - 1
-        partner = pairs(iteration, engine.world, self.seed)[engine.rank]
+        iteration = engine.steps - 1
+        partner = pairs(iteration // self.every, engine.world, self.seed)[engine.rank]
         both = sorted({engine.rank, partner})
         await engine.publish(iteration, [rank for rank in both if rank != engine.rank])
         present = await engine.gather(iteration, both)
