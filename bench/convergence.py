@@ -1,6 +1,6 @@
 """Every strategy on handwritten digits: 8 simulated ranks, one random slow rank per step, equal epochs.
 
-    python bench/convergence.py --seeds 5
+    python bench/convergence.py --seeds 3
 
 Prints the test accuracy of each strategy, its distance to allreduce on the same seeds, and the simulated time. Real
 models and gradients; only time is simulated. One run takes 3 to 20 s.
@@ -27,7 +27,7 @@ SPARSE = ("allreduce:codec=ok-topk:density=0.1",)
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=5, help="how many (%(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="how many (%(default)s)")
     parser.add_argument("--strategies", nargs="*", default=[*names(), *VARIANTS, *SPARSE], help="default: all")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

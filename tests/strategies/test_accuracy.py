@@ -1,6 +1,6 @@
 """Every strategy learns handwritten digits about as well as allreduce, with one random slow rank in each step.
 
-One seed, shorter and with fewer micro-batches than `bench/convergence.py`, whose five seeds are what the documentation
+One seed, shorter and with fewer micro-batches than `bench/convergence.py`, whose three seeds are what the documentation
 quotes: a single seed's accuracy spreads by half a point, so that the bound here is wider. Time is simulated.
 """
 
