@@ -201,6 +201,7 @@ class SharingEngine(RoundEngine):
         """All have met: they count their steps from here together, and nobody reads what was published before."""
         self.steps = max(self.steps, steps)
         self._unread.clear()
+        self._pieces_at = -1  # a checkpoint may bring back a version that pieces were given at
 
     async def _until_row_is_read(self) -> None:
         """The row written next may hold a publication that somebody still reads."""
