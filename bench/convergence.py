@@ -59,8 +59,7 @@ def row(name: str, baseline: list[Training], runs: list[Training]) -> str:
 
 
 def accuracy(run: Training) -> float:
-    assert run.held_out_accuracy is not None
-    return run.held_out_accuracy
+    return run.held_out.metric
 
 
 if __name__ == "__main__":

@@ -182,8 +182,8 @@ def hyperplane_loss(seed: int) -> None:
     for title, strategy in (("synchronous", "allreduce"), ("solo", SOLO)):
         began, task = time.perf_counter(), workload("hyperplane", seed)
         trained = simulate_training(strategy, scenario, task)
-        _progress(strategy, scenario, f"loss {trained.held_out_loss:.4f}", began)
-        rows.append([title, "~4.7", f"{trained.held_out_loss:.4f}", f"{trained.seconds:.1f} s"])
+        _progress(strategy, scenario, f"loss {trained.held_out.loss:.4f}", began)
+        rows.append([title, "~4.7", f"{trained.held_out.loss:.4f}", f"{trained.seconds:.1f} s"])
     floor = workload("hyperplane", seed).noise_floor()
     columns = [
         "",
@@ -289,8 +289,7 @@ def _of_seeds(strategy: str, scenario: Scenario) -> str:
 
 def _accuracy(strategy: str, scenario: Scenario) -> float:
     began = time.perf_counter()
-    found = simulate_training(strategy, scenario, workload("digits", scenario.seed)).held_out_accuracy
-    assert found is not None
+    found = simulate_training(strategy, scenario, workload("digits", scenario.seed)).held_out.metric
     _progress(strategy, scenario, f"accuracy {found:.3f}", began)
     return found
 

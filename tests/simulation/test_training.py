@@ -9,19 +9,21 @@ from torch import Tensor, nn
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
 from outpace.simulation import Scenario, simulate_timing, simulate_training
-from outpace.workloads import Hyperplane
+from outpace.workloads import Hyperplane, Score, Workload
 
 STRATEGIES = ["allreduce", "eager-majority", "eager-solo", "eager:quorum=2,late=drop", "eager:quorum=adaptive"]
 UNEVEN = Scenario(ranks=5, steps=24, imbalance="exponential:mean_ms=150")
 
 
-class Task:
+class Task(Workload):
     """A small regression that keeps the models it was asked for."""
 
     def __init__(self, dropout: float = 0.0) -> None:
         self.models: list[nn.Module] = []
         self._dropout = dropout
         self._truth = torch.randn(6, 1, generator=torch.Generator().manual_seed(1))
+
+    steps_per_epoch = 1
 
     def model(self) -> nn.Module:
         self.models.append(nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(self._dropout), nn.Linear(8, 1)))
@@ -38,9 +40,10 @@ class Task:
         return nn.functional.mse_loss(outputs, targets)
 
     @torch.no_grad()
-    def held_out_loss(self, model: nn.Module) -> float:
+    def score(self, model: nn.Module) -> Score:
         inputs, targets = self.batch(999, 999, 1)
-        return float(self.loss(model.eval()(inputs), targets))
+        loss = float(self.loss(model.eval()(inputs), targets))
+        return Score(loss, loss)
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -97,7 +100,7 @@ def test_the_loss_falls_in_the_course_of_time(strategy: str) -> None:
     assert [point.seconds for point in run.losses] == sorted(point.seconds for point in run.losses)
     beginning, end = run.losses[: steps // 4], run.losses[-steps // 4 :]
     assert sum(point.loss for point in end) < 0.5 * sum(point.loss for point in beginning)
-    assert run.held_out_loss == task.held_out_loss(task.models[0]) < 0.5 * beginning[0].loss
+    assert run.held_out.loss == task.score(task.models[0]).loss < 0.5 * beginning[0].loss
 
 
 def log_of(seen: list[Event]) -> list[tuple[int, ...]]:
@@ -135,4 +138,4 @@ def test_ranks_that_end_with_different_weights_are_reported() -> None:
 def test_the_hyperplane_is_learned() -> None:
     task = Hyperplane(seed=2)
     run = simulate_training("eager-majority", Scenario(ranks=2, steps=5, imbalance="slow"), task)
-    assert task.noise_floor() < run.held_out_loss < 0.6 * task.held_out_loss(task.model())
+    assert task.noise_floor() < run.held_out.loss < 0.6 * task.score(task.model()).loss

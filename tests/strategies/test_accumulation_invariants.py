@@ -8,6 +8,7 @@ from by_hand import Table, Walk, assert_near, noise, plain, rounds_of, sgd, vers
 from torch import Tensor, nn
 
 from outpace.simulation import Scenario, simulate_training
+from outpace.workloads import Score, Workload
 
 PARTS = 8
 ROUNDS = 5
@@ -84,11 +85,13 @@ def test_micro_batches_of_one_are_allreduce(strategy: str) -> None:
         assert all(map(torch.equal, mine.weights, theirs.weights))
 
 
-class Regression:
+class Regression(Workload):
     """A linear model in float64, and the bits of its weights."""
 
     def __init__(self) -> None:
         self.models: list[nn.Module] = []
+
+    steps_per_epoch = 1
 
     def model(self) -> nn.Module:
         self.models.append(nn.Linear(5, 3, dtype=torch.float64))
@@ -104,8 +107,8 @@ class Regression:
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return nn.functional.mse_loss(outputs, targets)
 
-    def held_out_loss(self, model: nn.Module) -> float:
-        return 0.0
+    def score(self, model: nn.Module) -> Score:
+        return Score(0.0, 0.0)
 
 
 @pytest.mark.parametrize("world", [1, 4])

@@ -32,7 +32,7 @@ def accuracy(name: str) -> float:
             microbatches=2,
             seed=50,
         )
-        found = simulate_training(CHOSEN.get(name, name), scenario, task).held_out_accuracy
+        found = simulate_training(CHOSEN.get(name, name), scenario, task).held_out.metric
     finally:
         torch.set_num_threads(threads)
     assert found is not None

@@ -42,7 +42,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
     task = Hyperplane(comparison.settings.seed)
     return {
         **comparison.header(),
-        "untrained_loss": task.held_out_loss(task.model()),
+        "untrained_loss": task.score(task.model()).loss,
         "noise_floor": task.noise_floor(),
         "systems": [_system_json(comparison, outcome) for outcome in comparison.outcomes],
     }
@@ -104,7 +104,7 @@ def _notes(comparison: Comparison) -> dict[str, str]:
         f"A step makes its real data and forward pass, sleeps until {s.compute_ms:g} ms have passed (longer if it is "
         "this rank's turn to be slow), then runs its real backward pass and communication.",
         "time": "training only, without starting processes, until the last rank was done",
-        "final loss": f"on held-out points: {task.held_out_loss(task.model()):.1f} before training, "
+        "final loss": f"on held-out points: {task.score(task.model()).loss:.1f} before training, "
         f"{task.noise_floor():.3f} with the hidden hyperplane itself",
         "waited": "from a rank's own gradients being ready until its step was done, and for others at the end, "
         "mean over ranks",

@@ -15,6 +15,7 @@ from rich.table import Table
 from outpace.cli.comparison import ComparisonBase, replay
 from outpace.simulation import BASELINE, Scenario, Standing, Timing, Training, full_round_s
 from outpace.workloads import workload
+from outpace.workloads.base import LOSS
 
 SYSTEMS = (BASELINE, "eager-majority", "eager-solo", "eager:quorum=adaptive")  #: unless one asks for others
 USUAL = Scenario(imbalance="random:k=1,delay_ms=200")
@@ -212,7 +213,7 @@ def _about_share(standing: Standing) -> str:
 
 def _about_loss(name: str, seed: int) -> str:
     task = workload(name, seed)
-    return f"of {name} at the end, on held-out data; {figure(task.held_out_loss(task.model()))} before training"
+    return f"of {name} at the end, on held-out data; {figure(task.score(task.model()).loss)} before training"
 
 
 def _percent(share: float) -> str:
@@ -225,14 +226,14 @@ def _count(number: int, what: str) -> str:
 
 
 def _trained(run: Training) -> dict[str, Any]:
-    accuracy = {} if run.held_out_accuracy is None else {"held_out_accuracy": run.held_out_accuracy}
-    return {"held_out_loss": _finite(run.held_out_loss), **accuracy, "weights": run.weights}
+    loss, metric = (_finite(value) for value in run.held_out)
+    return {"held_out_loss": loss, f"held_out_{run.metric.name}": metric, "weights": run.weights}
 
 
 def _loss(run: Training) -> str:
-    """With the accuracy, of a task that has one."""
-    accuracy = run.held_out_accuracy
-    return figure(run.held_out_loss) + ("" if accuracy is None else f" ({accuracy:.1%})")
+    """With the metric, of a task that has another one."""
+    other = "" if run.metric == LOSS else f" ({run.metric.text(run.held_out.metric)})"
+    return figure(run.held_out.loss) + other
 
 
 def _finite(value: float) -> float | None:

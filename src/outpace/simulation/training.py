@@ -26,7 +26,7 @@ from outpace.strategies import Strategy, strategy
 from outpace.vector import VectorLayout
 
 if TYPE_CHECKING:  # workloads train for real, too, with an optimizer that imports this package
-    from outpace.workloads.base import Workload
+    from outpace.workloads.base import Metric, Score, Workload
 
 
 class LossPoint(NamedTuple):
@@ -42,8 +42,8 @@ class Training(Timing):
     """What a simulated training showed."""
 
     losses: tuple[LossPoint, ...]  #: of every step, in the order of time
-    held_out_loss: float  #: at the end, on data that no rank trained on
-    held_out_accuracy: float | None  #: likewise, where there is such a thing
+    held_out: Score  #: at the end
+    metric: Metric  #: what its second number is
     weights: str  #: a hash of the final weights, which are the same on all ranks
 
 
@@ -99,8 +99,6 @@ class _TrainingRun(Run[TrainingEngine]):
 
     def training(self, choice: str | Strategy) -> Training:
         """What the run showed."""
-        from outpace.workloads.base import accuracy_of  # late: that package imports this one
-
         weights = [_hash_of(model) for model in self._models]
         for rank, mine in enumerate(weights):
             if mine != weights[0]:
@@ -108,8 +106,8 @@ class _TrainingRun(Run[TrainingEngine]):
         return Training(
             **vars(self.timing(choice)),
             losses=tuple(self._losses),
-            held_out_loss=self._workload.held_out_loss(self._models[0]),
-            held_out_accuracy=accuracy_of(self._workload, self._models[0]),
+            held_out=self._workload.score(self._models[0]),
+            metric=self._workload.metric,
             weights=weights[0],
         )
 

@@ -2,39 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
-class Workload(Protocol):
+class Metric(NamedTuple):
+    """By what a workload's models are compared."""
+
+    name: str
+    higher_is_better: bool
+    is_share: bool = False  #: 0 to 1, read as a percentage
+
+    def text(self, value: float) -> str:
+        """As people read it.
+
+        >>> ACCURACY.text(0.9731)
+        '97.3%'
+        """
+        return f"{value:.1%}" if self.is_share else f"{value:.4g}"
+
+    def is_reached(self, value: float, target: float) -> bool:
+        """Whether a model of this value is as good as the target, or better."""
+        return value >= target if self.higher_is_better else value <= target
+
+
+LOSS = Metric("loss", higher_is_better=False)
+ACCURACY = Metric("accuracy", higher_is_better=True, is_share=True)
+
+
+class Score(NamedTuple):
+    """How good a model is, on data that no rank trains on."""
+
+    loss: float
+    metric: float  #: what the workload's `metric` names; the loss once more where that is all there is
+
+
+class Workload(ABC):
     """A task to train on. Whoever makes it with the same arguments has the same data and the same model."""
 
-    def model(self) -> nn.Module:
-        """A new model, untrained."""
+    metric = LOSS  #: what `score` measures besides the loss
 
+    @property
+    @abstractmethod
+    def steps_per_epoch(self) -> int:
+        """Steps of every rank in which the ranks together see the training data once, in a world of any size."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A new model, untrained. All of one seed begin alike, and the caller's random numbers are left alone."""
+
+    @abstractmethod
     def optimizer(self, model: nn.Module) -> Optimizer:
         """A new optimizer for such a model, with the settings that suit the task."""
 
+    @abstractmethod
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of this rank's step, counted from 0. Raises `InvalidRules` in a world it does not fit."""
+        """Inputs and targets of this rank's step, counted from 0, for ever. Their first dimension counts samples, so
+        that they can be split into micro-batches. Raises `InvalidRules` in a world that they do not fit."""
 
+    @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """What is made small: a scalar, the mean over the mini-batch."""
 
-    def held_out_loss(self, model: nn.Module) -> float:
-        """The loss on data that no rank trains on."""
+    @abstractmethod
+    def score(self, model: nn.Module) -> Score:
+        """How good a model is. Leaves it as it was."""
 
+    def cost(self, inputs: Tensor, outputs: Tensor) -> float:
+        """How long this (micro-)batch takes to compute, where 1 is the mean of as many samples.
 
-@runtime_checkable
-class Classifying(Protocol):
-    """What a workload that sorts into classes has besides."""
-
-    def held_out_accuracy(self, model: nn.Module) -> float:
-        """Share, 0 to 1, of the data that no rank trains on which the model puts into the right class."""
-
-
-def accuracy_of(workload: Workload, model: nn.Module) -> float | None:
-    """The held-out accuracy, 0 to 1, of a workload that has one; None of a regression, which has only a loss."""
-    return workload.held_out_accuracy(model) if isinstance(workload, Classifying) else None
+        Where samples differ in size, this is the imbalance that they bring along.
+        """
+        return 1.0

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules, OutpaceError
+from outpace.workloads.base import ACCURACY, Score, Workload
 
 PIXELS, HIDDEN, CLASSES = 64, 128, 10
 IMAGES, TRAINED, BATCH = 1797, 1024, 64  #: those not trained on are held out; TRAINED is a multiple of BATCH
@@ -27,7 +28,7 @@ _BRIGHTEST = 16
 _FILE = "datasets/data/digits.csv.gz"  #: within scikit-learn; one line for each image, its pixels and then its class
 
 
-class Digits:
+class Digits(Workload):
     """The task for one seed, which draws the order and the model's beginning: equal on every rank.
 
     Which images are held out is drawn from `split` alone. It moves the accuracy more than anything a seed draws:
@@ -38,6 +39,8 @@ class Digits:
     >>> inputs.shape, targets.shape
     (torch.Size([8, 64]), torch.Size([8]))
     """
+
+    metric = ACCURACY
 
     def __init__(self, seed: int = 0, split: int = 0) -> None:
         self.seed, self.split = seed, split
@@ -74,16 +77,12 @@ class Digits:
         return nn.functional.cross_entropy(outputs, targets)
 
     @torch.no_grad()
-    def held_out_loss(self, model: nn.Module) -> float:
-        """The loss on the images that no rank trains on."""
+    def score(self, model: nn.Module) -> Score:
+        """The loss on the images that no rank trains on, and the share of them whose digit the model finds."""
         inputs, targets = self._held_out
-        return float(self.loss(model(inputs), targets))
-
-    @torch.no_grad()
-    def held_out_accuracy(self, model: nn.Module) -> float:
-        """Share of the images that no rank trains on whose digit the model finds."""
-        inputs, targets = self._held_out
-        return float((model(inputs).argmax(dim=1) == targets).float().mean())
+        outputs = model(inputs)
+        right = (outputs.argmax(dim=1) == targets).float().mean()
+        return Score(float(self.loss(outputs, targets)), float(right))
 
     def _stratified(self, classes: Tensor) -> Tensor:
         """An order of all images in which every beginning, and so every split, has as much of each class as it can."""

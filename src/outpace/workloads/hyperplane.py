@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
+from outpace.workloads.base import Score, Workload
 
 DIMENSIONS, POINTS, BATCH = 8192, 32768, 2048  #: as in the paper
 LEARNING_RATE = 0.05  #: a quarter of where SGD diverges here: room for gradients that come a few rounds late
@@ -23,7 +24,7 @@ HELD_OUT, BLOCK = 1024, 256  #: validation points, and how many of them are in m
 _BYTE_SPREAD = math.sqrt((256**2 - 1) / 12)  #: standard deviation of a uniform byte
 
 
-class Hyperplane:
+class Hyperplane(Workload):
     """The task for one seed: equal on every rank that makes it.
 
     >>> task = Hyperplane(seed=1)
@@ -38,6 +39,11 @@ class Hyperplane:
         weight = torch.randn(1, DIMENSIONS, generator=generator)
         self._weight = weight * (SIGNAL / weight.norm())
         self._bias = torch.randn(1, generator=generator)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """16, as in the paper."""
+        return POINTS // BATCH
 
     def model(self) -> nn.Linear:
         """The model to train. It begins at zero, so that all runs begin alike."""
@@ -54,23 +60,24 @@ class Hyperplane:
         """This rank's part of the mini-batch of a step: real work of a few milliseconds, no memory kept."""
         check_world(world)
         count = BATCH // world + (rank < BATCH % world)
-        return self._points(count, f"train/{step % (POINTS // BATCH)}/{rank}/{world}")
+        return self._points(count, f"train/{step % self.steps_per_epoch}/{rank}/{world}")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """Mean squared error."""
         return nn.functional.mse_loss(outputs, targets)
 
     @torch.no_grad()
-    def held_out_loss(self, model: nn.Module) -> float:
+    def score(self, model: nn.Module) -> Score:
         """The loss on points that no rank trains on, the same for every model."""
         blocks = [self._points(BLOCK, f"held out/{block}") for block in range(HELD_OUT // BLOCK)]
-        return sum(float(self.loss(model(x), y)) for x, y in blocks) / len(blocks)
+        loss = sum(float(self.loss(model(x), y)) for x, y in blocks) / len(blocks)
+        return Score(loss, loss)
 
     def noise_floor(self) -> float:
         """The held-out loss of the hidden hyperplane itself: no model can do better but by luck."""
         truth = self.model()
         truth.load_state_dict({"weight": self._weight, "bias": self._bias})
-        return self.held_out_loss(truth)
+        return self.score(truth).loss
 
     def _points(self, count: int, which: str) -> tuple[Tensor, Tensor]:
         """Coordinates uniform with mean 0 and variance 1, from random bytes: eight for the price of one number."""

@@ -113,7 +113,7 @@ def _train(name: str, settings: Settings, progress: Connection | None) -> RankOu
     chosen.finish()
     stopwatch.stop()
     ended = time.monotonic()
-    final_loss = task.held_out_loss(plain)
+    final_loss = task.score(plain).loss
     late_share, dropped = chosen.lateness()
     chosen.close()
     return RankOutcome(place.rank, began, ended, stopwatch.total_s, final_loss, late_share, dropped)
