@@ -12,6 +12,9 @@ from torch.distributed.rendezvous import rendezvous
 
 from outpace.errors import OutpaceError
 
+STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that goes before what a script says
+LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
+
 _meetings = itertools.count()
 
 

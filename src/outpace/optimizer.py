@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from outpace import lifetimes
 from outpace.engines.base import Ticket, Work
 from outpace.engines.local.open import open_local
 from outpace.engines.replicas import ReplicaEngine
-from outpace.environment import whereami
+from outpace.environment import LOG_DIR, STRATEGY, whereami
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
 from outpace.microbatches import MicrobatchRound, rounds_of
 from outpace.observe.recorder import LogDir
@@ -47,7 +48,8 @@ class DistributedOptimizer(Optimizer):
     max_grad_norm: clips the averaged gradient, the same on all ranks.
     timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
     on_round: called with the round's record each time this replica has applied one.
-    log_dir: where to record this rank's steps and rounds, for `outpace trace`. Simulated ranks record nothing.
+    log_dir: where to record this rank's steps and rounds, for `outpace trace` and `outpace watch`, and for TensorBoard
+        if it is installed (by rank 0). Simulated ranks record nothing.
 
     >>> weight = torch.nn.Parameter(torch.ones(3))
     >>> with DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), strategy="eager-solo") as optimizer:
@@ -75,7 +77,9 @@ class DistributedOptimizer(Optimizer):
             raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
         self.inner = optimizer
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
+        strategy = os.environ.get(STRATEGY) or strategy
         self._strategy = by_name(strategy)
+        log_dir = os.environ.get(LOG_DIR) or log_dir
         self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
@@ -126,7 +130,7 @@ class DistributedOptimizer(Optimizer):
 
         Waits as the strategy says: for the quorum if this contribution is on time, and for nobody if it is late.
         `samples` is the size of the mini-batch, for strategies that normalise by it, and `loss` its loss, for those
-        that follow the best.
+        that follow the best and for the trace.
         """
         ready = time.monotonic_ns()
         self._refuse_closure(closure)
@@ -137,7 +141,7 @@ class DistributedOptimizer(Optimizer):
             self._round.take_back()
         self._engine.begin_computing()
         self._steps += 1
-        self._trace.step(ready, self._last, work.samples)
+        self._trace.step(ready, self._last, work.samples, work.loss)
         if not self._last.waits:
             log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
 
@@ -208,6 +212,7 @@ class DistributedOptimizer(Optimizer):
         checkpoint. Waits for every rank that has not finished, and flushes what was carried."""
         self._check_usable("synchronize")
         began = time.monotonic_ns()
+        self._trace.pausing("synchronize", began)
         self._engine.run(self._strategy.meet(self._engine))
         self._engine.run(self._engine.synchronize())
         self._trace.synchronized(began)
@@ -219,6 +224,7 @@ class DistributedOptimizer(Optimizer):
             return
         self._check_usable("finish")
         began = time.monotonic_ns()
+        self._trace.pausing("finish", began)
         self._engine.run(self._strategy.meet(self._engine))
         self._engine.run(self._engine.finish())
         self._finished = True
@@ -327,7 +333,7 @@ class DistributedOptimizer(Optimizer):
 
 
 def _plain(loss: float | torch.Tensor | None) -> float | None:
-    return float(loss.detach()) if isinstance(loss, torch.Tensor) else loss
+    return None if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
 
 
 def _open(

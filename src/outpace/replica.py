@@ -157,8 +157,8 @@ class OptimizerReplica:
         """The weights are an average now."""
 
     def rebase(self, weights: Sequence[torch.Tensor]) -> None:
-        """Puts what was done since the last average on top of other weights."""
-        raise NotImplementedError
+        """Takes these weights over: what was done since the last average is not remembered, and cannot go on top."""
+        torch._foreach_copy_(self.published(), list(weights))
 
     def meeting(self) -> list[torch.Tensor]:
         """The model's buffers."""

@@ -21,19 +21,36 @@ def complaint(capsys, *argv):
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["demo", "--ranks", "0"], "argument --ranks: '0' must be a whole number, at least 1"),
-        (["demo", "--ranks", "two"], "argument --ranks: 'two' must be a whole number, at least 1"),
-        (["demo", "--ranks", "4000"], "can be split over 1 to 2048 ranks, not 4000"),
-        (["demo", "--steps", "-1"], "argument --steps: '-1' must be a whole number, at least 1"),
-        (["demo", "--compute-ms", "nan"], "argument --compute-ms: 'nan' must be a number of milliseconds"),
-        (["demo", "--imbalance", "rando"], "no imbalance is called 'rando'; did you mean random"),
-        (["demo", "--imbalance", "random:k=9"], "k=9 ranks cannot be delayed in a world of 8"),
-        (["demo", "--strategies", "ddp,eager-sole"], "no strategy is called 'eager-sole'; did you mean eager-solo"),
-        (["demo", "--strategies", "eager:quorum=9"], "quorum=9 is larger than the world of 8 ranks"),
-        (["demo", "--strategies", ","], "argument --strategies/--strategy: at least one name is needed"),
-        (["demo", "--seed", "x"], "argument --seed: invalid int value: 'x'"),
-        (["demo", "--sed", "1"], "unrecognized arguments: --sed 1"),
-        (["dem"], "invalid choice: 'dem'"),
+        (["race", "--ranks", "0"], "argument --ranks: '0' must be a whole number, at least 1"),
+        (["race", "--ranks", "two"], "argument --ranks: 'two' must be a whole number, at least 1"),
+        (["race", "--ranks", "4000"], "can be split over 1 to 2048 ranks, not 4000"),
+        (["race", "--rounds", "-1"], "argument --rounds: '-1' must be a whole number, at least 1"),
+        (["race", "--compute-ms", "nan"], "argument --compute-ms: 'nan' must be a number of milliseconds"),
+        (["race", "--imbalance", "rando"], "no imbalance is called 'rando'; did you mean random"),
+        (["race", "--imbalance", "random:k=9"], "k=9 ranks cannot be delayed in a world of 8"),
+        (["race", "--strategies", "ddp,eager-sole"], "no system is called 'eager-sole'; did you mean eager-solo"),
+        (["race", "--strategies", "eager:quorum=9"], "quorum=9 is larger than the world of 8 ranks"),
+        (["race", "--strategies", ","], "argument --strategies/--strategy: at least one name is needed"),
+        (["race", "--seed", "x"], "argument --seed: invalid int value: 'x'"),
+        (["race", "--sed", "1"], "unrecognized arguments: --sed"),
+        (["race", "--strategies", "dpd"], "no system is called 'dpd'; did you mean ddp"),
+        (["race", "--workload", "sequence"], "no workload is called 'sequence'; did you mean sequences"),
+        (["race", "--epochs", "2", "--seconds", "3"], "a race has one length: give one of epochs and seconds, not 2"),
+        (["race", "--epochs", "0"], "epochs=0.0 must be more than 0"),
+        (["race", "--seconds", "x"], "argument --seconds: 'x' must be a number of seconds"),
+        (["race", "--target", "x"], "argument --target: invalid float value: 'x'"),
+        (["race", "--ranks", "2000"], "2,000 ranks need about 400.0 GB of memory"),
+        (["race", "train.py"], "'train.py' is an argument for a script; name one with --script"),
+        (["race", "--script", "nowhere.py"], "there is no script nowhere.py"),
+        (["race", "--script", __file__, "--imbalance", "random"], "--imbalance slows down the built-in workloads only"),
+        (["race", "--script", __file__, "--rounds", "3"], "--rounds is for the built-in workloads only"),
+        (["race", "--script", __file__, "--strategies", "ddp"], "ddp cannot run your script"),
+        (["race", "--script", __file__, "--workload", "code"], "--workload and --script are two races"),
+        (["race", "--run-dir", "."], "is not empty, and a race overwrites nothing"),
+        (["race", "--strategies", "torch-post-local-sgd:period=1"], "period=1 must be a whole number from 2"),
+        (["report", "."], "is not the run directory of a race: race.json cannot be read"),
+        (["report", "/nowhere/at/all"], "is not the run directory of a race"),
+        (["rac"], "invalid choice: 'rac'"),
         ([], "the following arguments are required: COMMAND"),
     ],
 )
@@ -45,7 +62,13 @@ def test_a_wrong_command_line_is_answered_in_one_line(capsys, argv, message):
     assert message in lines[0]
 
 
-@pytest.mark.parametrize(("argv", "word"), [(["--help"], "demo"), (["demo", "--help"], "emulated")])
+def test_a_race_without_its_data_is_not_begun(capsys, tmp_path):
+    code, (line,) = complaint(capsys, "race", "--workload", f"vision:data={tmp_path}")
+    assert code == 1
+    assert str(tmp_path) in line
+
+
+@pytest.mark.parametrize(("argv", "word"), [(["--help"], "race"), (["race", "--help"], "emulated")])
 def test_help_helps(capsys, argv, word):
     with pytest.raises(SystemExit) as end:
         main(argv)

@@ -5,6 +5,7 @@ import os
 import signal
 
 import features
+import numbers_of_a_step
 import pytest
 
 import outpace
@@ -16,13 +17,13 @@ def same(values):
 
 
 def test_full_quorum_equals_ddp_to_float_rounding():
-    differences = outpace.spawn(features.against_ddp, 4, (50,))
+    differences = outpace.spawn(numbers_of_a_step.against_ddp, 4, (50,))
     assert max(apart for apart, _ in differences) < 1e-5
     assert min(moved for _, moved in differences) > 0.1, "nothing was trained"
 
 
 def test_a_world_of_one_takes_the_steps_of_the_plain_optimizer():
-    assert outpace.spawn(features.alone_against_plain, 1, (30,)) == [True]
+    assert outpace.spawn(numbers_of_a_step.alone_against_plain, 1, (30,)) == [True]
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "eager-solo", "eager-majority"])
@@ -53,36 +54,36 @@ def test_pending_work_survives_in_the_checkpoint(tmp_path):
 @pytest.mark.parametrize(("dtype", "large"), [("float16", 2048.0), ("bfloat16", 256.0)])
 def test_sums_of_half_types_accumulate_in_float32(dtype, large):
     # In the half type itself, large + 1 is large again: seven ones would vanish one by one.
-    results = outpace.spawn(features.half, 8, (dtype, large, 1))
+    results = outpace.spawn(numbers_of_a_step.half, 8, (dtype, large, 1))
     expected = -(large + 7) / 8
     assert same(results)[0] == pytest.approx(expected, rel=2**-8)
     assert abs(results[0][0]) > large / 8
 
 
 def test_parameters_of_several_dtypes_share_one_optimizer():
-    assert same([tuple(r) for r in outpace.spawn(features.mixed_dtypes, 3)]) == (-2.0, -2.0, -2.0)
+    assert same([tuple(r) for r in outpace.spawn(numbers_of_a_step.mixed_dtypes, 3)]) == (-2.0, -2.0, -2.0)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_contribution_that_is_not_finite_is_refused_and_attributed(value):
-    results = outpace.spawn(features.poisoned, 3, (value, "allreduce", 5))
+    results = outpace.spawn(numbers_of_a_step.poisoned, 3, (value, "allreduce", 5))
     weights = same([tuple(w) for w, _ in results])
     assert weights == pytest.approx((-(4 + 2 / 3),) * 4)
     assert [r.dropped for r in results[0][1].ranks] == [0, 1, 0]
 
 
 def test_a_round_that_was_refused_whole_keeps_the_last_hyper_parameters():
-    assert outpace.spawn(features.refused_whole, 2) == [(6.0, [-21.0, -21.0])] * 2
+    assert outpace.spawn(numbers_of_a_step.refused_whole, 2) == [(6.0, [-21.0, -21.0])] * 2
 
 
 def test_a_sum_that_overflows_makes_the_round_void_for_everybody():
-    results = outpace.spawn(features.poisoned, 3, (1e38, "allreduce", 5))
+    results = outpace.spawn(numbers_of_a_step.poisoned, 3, (1e38, "allreduce", 5))
     assert same([tuple(w) for w, _ in results]) == (-4.0,) * 4
     assert [r.dropped for r in results[0][1].ranks] == [1, 1, 1]
 
 
 def test_buffers_are_local_in_training_and_averaged_at_synchronize():
-    results = outpace.spawn(features.batchnorm, 3, (20,))
+    results = outpace.spawn(numbers_of_a_step.batchnorm, 3, (20,))
     assert len({tuple(before) for before, _, _, _ in results}) == 3
     mean = [sum(column) / 3 for column in zip(*(before for before, _, _, _ in results), strict=True)]
     assert same([tuple(after) for _, after, _, _ in results]) == pytest.approx(mean, rel=1e-6)
@@ -91,27 +92,27 @@ def test_buffers_are_local_in_training_and_averaged_at_synchronize():
 
 @pytest.mark.parametrize("limit", [1.0, 100.0])
 def test_max_grad_norm_clips_the_averaged_gradient(limit):
-    for ours, torchs in outpace.spawn(features.clipped, 3, (limit,)):
+    for ours, torchs in outpace.spawn(numbers_of_a_step.clipped, 3, (limit,)):
         assert ours == pytest.approx(torchs, rel=1e-5)
 
 
 def test_normalising_by_samples_counts_every_sample_once():
     expected = sum(r * (r + 1) for r in range(3)) / sum(r + 1 for r in range(3))
-    assert same(outpace.spawn(features.by_samples, 3)) == pytest.approx(expected)
+    assert same(outpace.spawn(numbers_of_a_step.by_samples, 3)) == pytest.approx(expected)
 
 
 def test_rounds_of_microbatches_contribute_their_mean():
-    assert same(outpace.spawn(features.microbatched, 2)) == pytest.approx((0.5 + 2.5, 8))
+    assert same(outpace.spawn(numbers_of_a_step.microbatched, 2)) == pytest.approx((0.5 + 2.5, 8))
 
 
 def test_a_parameter_without_any_gradient_is_not_decayed():
-    used, unused = same(outpace.spawn(features.unused_parameter, 2))
+    used, unused = same(outpace.spawn(numbers_of_a_step.unused_parameter, 2))
     assert used == pytest.approx(0.95)
     assert unused == 1.0
 
 
 def test_rounds_use_the_schedule_of_the_rank_that_is_furthest_and_never_go_back():
-    fast, slow = outpace.spawn(features.schedule_of_the_furthest, 2, (60,))
+    fast, slow = outpace.spawn(numbers_of_a_step.schedule_of_the_furthest, 2, (60,))
     assert fast == sorted(fast, reverse=True)
     assert fast[0] == 1.0
     assert min(fast) == pytest.approx(1 / 60)
@@ -160,11 +161,11 @@ def test_named_files_serve_where_anonymous_ones_do_not_and_are_removed(tmp_path)
 
 
 def test_names_of_parameters_do_not_count_as_hyper_parameters():
-    assert same(outpace.spawn(features.many_names, 3, (20,)))
+    assert same(outpace.spawn(numbers_of_a_step.many_names, 3, (20,)))
 
 
 def test_a_hook_that_writes_gradients_does_not_reach_the_other_ranks():
-    assert same([tuple(w) for w in outpace.spawn(features.hook_that_writes, 3, (4,))]) == (-2.0,)
+    assert same([tuple(w) for w in outpace.spawn(numbers_of_a_step.hook_that_writes, 3, (4,))]) == (-2.0,)
 
 
 def test_a_script_that_simply_ends_leaves_its_buffers():
@@ -172,7 +173,7 @@ def test_a_script_that_simply_ends_leaves_its_buffers():
 
 
 def test_what_an_optimizer_counts_in_its_groups_is_kept():
-    for counted, rounds in outpace.spawn(features.group_state, 2, (5,)):
+    for counted, rounds in outpace.spawn(numbers_of_a_step.group_state, 2, (5,)):
         assert counted == rounds == 5
 
 

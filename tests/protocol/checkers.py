@@ -77,7 +77,7 @@ def check_rows_and_slots(ledger: Ledger) -> None:
     kept = [r.slot for r in ledger.completed.values()] + ([] if sealed is None else [sealed.slot])
     assert len(kept) == len(set(kept)), f"two results in one slot: {kept}"
     assert not set(kept) & set(ledger.free_slots())
-    assert set(kept) | set(ledger.free_slots()) == set(range(ledger.slots))
+    assert set(kept) | set(ledger.free_slots()) == set(range(ledger.results.slots))
     assert ledger.free_slots(), "no slot is left for another attempt"
 
 

@@ -195,7 +195,7 @@ def test_an_attempt_never_goes_into_a_slot_that_is_kept_or_being_written() -> No
     ledger.apply(done(ledger))
     ledger.apply(arrive(0, 1))
     assert ledger.reducing is not None
-    for slot in (ledger.completed[0].slot, ledger.reducing.slot, ledger.slots):
+    for slot in (ledger.completed[0].slot, ledger.reducing.slot, ledger.results.slots):
         assert ledger.apply(attempt(1, slot)._replace(round=1)).startswith("ignored")
 
 

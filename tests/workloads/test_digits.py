@@ -32,21 +32,12 @@ class Numbered(Digits):
         return [number for step in steps for rank in range(world) for number in self.numbers(step, rank, world)]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Threads that share such small tensors wait for each other far longer than they compute."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 @pytest.fixture
 def scikit_learn_is_missing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    digits._images.cache_clear()
+    digits.images.cache_clear()
     monkeypatch.setattr(digits, "find_spec", lambda name: None)
     yield
-    digits._images.cache_clear()
+    digits.images.cache_clear()
 
 
 def rows(images: Tensor) -> list[tuple[float, ...]]:
@@ -70,7 +61,7 @@ def test_trained_and_held_out_images_are_disjoint_and_together_all_there_are(spl
     trained, held_out = rows(task._inputs), rows(task._held_out[0])
     assert len(trained) == TRAINED
     assert not set(trained) & set(held_out)
-    assert sorted(trained + held_out) == sorted(rows(digits._images()[0]))
+    assert sorted(trained + held_out) == sorted(rows(digits.images()[0]))
     assert len(set(trained + held_out)) == IMAGES
 
 
@@ -81,7 +72,7 @@ def test_the_held_out_images_are_those_of_the_split_whatever_the_seed() -> None:
 
 
 def test_both_parts_have_their_share_of_each_class() -> None:
-    task, (_, classes) = Digits(), digits._images()
+    task, (_, classes) = Digits(), digits.images()
     for digit in range(CLASSES):
         expected = TRAINED / IMAGES * int((classes == digit).sum())
         assert abs(int((task._targets == digit).sum()) - expected) <= 1
@@ -129,7 +120,7 @@ def test_models_of_a_seed_begin_alike_and_leave_the_callers_random_numbers_alone
 
 
 def test_pixels_are_scaled_and_classes_are_the_ten_digits() -> None:
-    pixels, classes = digits._images()
+    pixels, classes = digits.images()
     assert (pixels.min(), pixels.max()) == (-1, 1)
     assert classes.unique().tolist() == list(range(CLASSES))
 
@@ -177,8 +168,8 @@ def test_scikit_learn_is_read_but_never_imported() -> None:
 
 def test_the_images_are_those_of_scikit_learn() -> None:
     program = (
-        "import torch; from sklearn.datasets import load_digits; from outpace.workloads.digits import _images\n"
-        "theirs, (pixels, classes) = load_digits(), _images()\n"
+        "import torch; from sklearn.datasets import load_digits; from outpace.workloads.digits import images\n"
+        "theirs, (pixels, classes) = load_digits(), images()\n"
         "assert torch.equal((pixels + 1) * 8, torch.tensor(theirs.data).float())\n"
         "assert torch.equal(classes, torch.tensor(theirs.target))"
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from outpace.cli import advise, demo, simulate, trace
+from outpace.cli import advise, race, report, simulate, trace, watch
 from outpace.cli.parser import OneLineParser
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid, UnknownName
 
@@ -38,9 +38,11 @@ def _parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=f"outpace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    demo.add(commands)
+    race.add(commands)
+    report.add(commands)
     simulate.add(commands)
     trace.add(commands)
+    watch.add(commands)
     advise.add(commands)
     return parser
 

@@ -88,15 +88,17 @@ class ComparisonBase(ABC, Generic[S, R]):
 
 
 def replay(command: str, settings: S, usual: S, **others: str) -> str:
-    """The command line with these settings. What is as usual is left out, except the seed."""
-    words = ["outpace", command]
+    """The command line with these settings. What is as usual is left out, except the seed; a tuple comes last."""
+    words, last = ["outpace", command], list[str]()
     for option in fields(settings):
         value = getattr(settings, option.name)
-        if value != getattr(usual, option.name) or option.name == "seed":
+        if isinstance(value, tuple):
+            last += ["--", *value] if value else []
+        elif value != getattr(usual, option.name) or option.name == "seed":
             words += [f"--{option.name.replace('_', '-')}", *([] if value is True else [_typed(value)])]
     for name, text in others.items():
         words += [f"--{name}", text]
-    return shlex.join(words)
+    return shlex.join(words + last)
 
 
 def _typed(value: object) -> str:

@@ -69,7 +69,6 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
     """The options that comparisons share. `usual` has their defaults, `helps` what some of them mean here."""
     option = parser.add_argument
     option("--ranks", type=at_least_one, default=usual.ranks, metavar="N", help=f"{helps['ranks']} (%(default)s)")
-    option("--steps", type=at_least_one, default=usual.steps, metavar="N", help=f"{helps['steps']} (%(default)s)")
     option(
         "--compute-ms",
         type=milliseconds,

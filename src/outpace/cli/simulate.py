@@ -57,12 +57,18 @@ def add(commands: Any) -> None:
         USUAL,
         SYSTEMS,
         ranks="simulated ranks",
-        steps="steps of each rank on average: they share one pool, and whoever is free takes the next",
         compute="computing of a step, undisturbed",
         strategies=f"what to compare, between commas; {BASELINE} always runs, as the baseline",
         seed="of imbalance and workload",
     )
     option = parser.add_argument
+    option(
+        "--steps",
+        type=at_least_one,
+        default=USUAL.steps,
+        metavar="N",
+        help="steps of each rank on average: they share one pool, and whoever is free takes the next (%(default)s)",
+    )
     option("--own-steps", action="store_true", help="no pool: every rank makes exactly as many steps")
     option(
         "--microbatches",

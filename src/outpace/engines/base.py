@@ -19,7 +19,6 @@ from outpace.protocol.rules import Rules
 
 T = TypeVar("T")
 Notes = tuple[float, ...]  #: a few numbers that go with published weights
-MOST_NOTES = 4
 
 
 class Work(NamedTuple):

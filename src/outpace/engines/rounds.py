@@ -29,7 +29,6 @@ class RoundEngine(ABC):
         self._steps = 0  # contributions
         self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
         self._pieces_at, self._pieces = -1, 0  # a version, and how many pieces were given at it
-        self._reason = ""  # what became of the last thing given away
 
     # -- what an engine brings -------------------------------------------------------------------------------------
 

@@ -88,7 +88,7 @@ class SharingEngine(RoundEngine):
         shelf = self._shelves[self.rank]
         generation, count = shelf.generation if shelf.current is None else self._based_on, shelf.count
         await self._write(self._published.next_row(self.rank), notes)
-        self._reason = self._say(Kind.PUBLISH, iteration, generation)
+        self._say(Kind.PUBLISH, iteration, generation)
         if self._shelves[self.rank].count == count:
             return False
         self._based_on = generation + 1

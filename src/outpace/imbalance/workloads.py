@@ -18,6 +18,7 @@ class _TruncatedLogNormal:
         self._within = STANDARD_NORMAL.cdf((math.log(high) - log_mean) / log_sd) - self._below
 
     def quantile(self, u: float) -> float:
+        """What a share u of all draws lies below."""
         log_mean, log_sd = self._log
         return math.exp(log_mean + log_sd * STANDARD_NORMAL.inv_cdf(self._below + u * self._within))
 
@@ -49,11 +50,13 @@ class Lengths:
 
     def frames(self, rank: int, step: int) -> int:
         """The length of the drawn batch."""
-        return round(_FRAMES.quantile(uniform(self.seed, rank, step)))
+        return round(VIDEO_FRAMES.quantile(uniform(self.seed, rank, step)))
 
 
 _BATCH_MS = _TruncatedLogNormal(201, 3410, log_mean=7.01324, log_sd=0.68137)
-_FRAMES = _TruncatedLogNormal(29, 1776, log_mean=5.11174, log_sd=0.48832)
+VIDEO_FRAMES = _TruncatedLogNormal(
+    29, 1776, log_mean=5.11174, log_sd=0.48832
+)  #: of UCF101, for whoever makes such data
 
 
 @dataclass(frozen=True)
@@ -76,5 +79,9 @@ class Rollouts:
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         """The time of the drawn iteration, whatever `base_s` is."""
-        u = uniform(self.seed, rank, step)
-        return self.scale * min(43.5, 1.7 + 0.6 * (1 / math.sqrt(u) - 1))
+        return self.scale * rollout_s(uniform(self.seed, rank, step))
+
+
+def rollout_s(u: float) -> float:
+    """The time that a share u of DD-PPO's iterations exceed, for whoever makes such episodes."""
+    return min(43.5, 1.7 + 0.6 * (1 / math.sqrt(u) - 1))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -10,8 +12,9 @@ from torch.optim import Optimizer
 
 from outpace.environment import whereami
 from outpace.errors import OutpaceError
-from outpace.observe.recorder import LogDir, Recorder
-from outpace.observe.trace_lines import Header, step_line
+from outpace.observe.recorder import LogDir, Recorder, check
+from outpace.observe.tensorboard import open_board
+from outpace.observe.trace_lines import Header, pausing_line, step_line, sync_line
 from outpace.optimizer import DistributedOptimizer
 
 
@@ -23,6 +26,9 @@ def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None =
     One line, before or after the model is wrapped. For each step it notes when this rank's own gradients were ready,
     how long it then waited for the others (under DDP, the rest of `backward`, and what the loop does before it steps)
     and how long `optimizer.step()` took. `outpace trace runs/x` shows what came of it.
+
+    `recording.loss(loss)`, on what this returns, also notes the loss of a step. If `tensorboard` is installed, rank 0
+    writes scalars for it to the same directory.
 
     A new recording begins its file anew. Never blocks, and never disturbs training, whatever the disk does; raises
     `OutpaceError` here if nothing can be written to `log_dir`. Ends with `close()`, at the end of a `with` block, or
@@ -39,7 +45,9 @@ def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None =
 class Recording:
     """A recording that goes on until it is closed."""
 
-    def __init__(self, optimizer: Optimizer, log_dir: LogDir, payload_bytes: int | None = None) -> None:
+    def __init__(
+        self, optimizer: Optimizer, log_dir: LogDir, payload_bytes: int | None = None, strategy: str = "ddp"
+    ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise OutpaceError(f"record() takes a torch.optim.Optimizer, not a {type(optimizer).__name__}")
         if isinstance(optimizer, DistributedOptimizer):
@@ -49,14 +57,41 @@ class Recording:
         parameters = trained(optimizer)
         size = sum(p.numel() * p.element_size() for p in parameters) if payload_bytes is None else payload_bytes
         place = whereami()
-        self._recorder = Recorder(log_dir, Header(place.rank, place.world, "ddp", size))
-        self._steps = 0
+        header = Header(place.rank, place.world, strategy, size)
+        check(log_dir, place.rank)
+        self._recorder = Recorder(log_dir, header, board=open_board(log_dir, header))
+        self._steps = self._pauses = 0
+        self._loss: float | None = None  # of the step that is being computed
         self._begin = self._ready = self._called = time.monotonic_ns()
         self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._gradient) for p in parameters]  # type: ignore[no-untyped-call]
         self._hooks += [
             optimizer.register_step_pre_hook(self._step_begins),
             optimizer.register_step_post_hook(self._step_ends),
         ]
+
+    def loss(self, value: float | torch.Tensor) -> None:
+        """Notes the loss of this step: call it any time before `optimizer.step()`.
+
+        A tensor on a GPU is waited for. Once the recording has ended, nothing is looked at.
+        """
+        if not self._recorder.is_open:
+            return
+        try:
+            self._loss = float(value.detach() if isinstance(value, torch.Tensor) else value)
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise OutpaceError(f"loss() takes one number, or a tensor of one element: {error}") from error
+
+    @contextmanager
+    def pause(self) -> Iterator[None]:
+        """A context in which the time is neither computing nor waiting in a step: the ranks meet in another way."""
+        began = time.monotonic_ns()
+        self._recorder.add((pausing_line, "synchronize", began))
+        try:
+            yield
+        finally:
+            self._pauses += 1
+            self._begin = time.monotonic_ns()
+            self._recorder.add((sync_line, self._pauses, began, self._begin))
 
     def close(self) -> None:
         """Ends the recording and takes the hooks away. Waits until all is written, at most two seconds."""
@@ -84,7 +119,8 @@ class Recording:
         self._steps += 1
         self._begin = end
         waited_s, apply_s = (called - ready) / 1e9, (end - called) / 1e9
-        self._recorder.add((step_line, self._steps, begin, ready, end, waited_s, apply_s))
+        self._recorder.add_and_show((step_line, self._steps, begin, ready, end, waited_s, apply_s, self._loss))
+        self._loss = None
 
 
 def trained(optimizer: Optimizer) -> list[torch.Tensor]:

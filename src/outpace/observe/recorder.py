@@ -8,7 +8,8 @@ from multiprocessing.util import Finalize
 from pathlib import Path
 
 from outpace.errors import OutpaceError
-from outpace.observe.trace_lines import Header
+from outpace.observe.tensorboard import Board
+from outpace.observe.trace_lines import Header, Line
 from outpace.observe.trace_writer import TraceWriter, open_file
 
 LIMIT_BYTES = 64_000_000  #: of one rank's file
@@ -27,18 +28,27 @@ class Recorder:
     `limit_bytes`; it never raises after construction. A forked child does not record.
     """
 
-    def __init__(self, log_dir: LogDir, header: Header, limit_bytes: int = LIMIT_BYTES) -> None:
+    def __init__(
+        self, log_dir: LogDir, header: Header, limit_bytes: int = LIMIT_BYTES, board: Board | None = None
+    ) -> None:
         check(log_dir, header.rank)
         self.path = file_of(log_dir, header.rank)
         try:
-            self._writer = TraceWriter(self.path, header, limit_bytes)
+            self._writer = TraceWriter(self.path, header, limit_bytes, board)
         except OSError as error:
             raise _unusable(self.path, error) from error
         self.add = self._writer.put  #: has a line written soon; never blocks, never raises
+        self.board = board  #: what also shows the lines that are given to it
         weakref.finalize(self, self._writer.abandon).atexit = False
         if not _writers:  # also runs in children of multiprocessing, which skip atexit
             Finalize(None, close_all, exitpriority=0)
         _writers.add(self._writer)
+
+    def add_and_show(self, line: Line) -> None:
+        """As `add`, and shows it in TensorBoard, if this rank does."""
+        self.add(line)
+        if self.board is not None:
+            self.board.add(line)
 
     @property
     def is_open(self) -> bool:

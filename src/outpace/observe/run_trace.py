@@ -11,7 +11,8 @@ from outpace.engines.base import Ticket
 from outpace.engines.rounds import RoundEngine
 from outpace.environment import whereami
 from outpace.observe.recorder import LogDir, Recorder, check
-from outpace.observe.trace_lines import Header, round_line, strategy_step_line, sync_line
+from outpace.observe.tensorboard import is_installed, open_board
+from outpace.observe.trace_lines import Header, pausing_line, round_line, strategy_step_line, sync_line, tally_line
 from outpace.protocol.round import Round
 
 RoundHook = Callable[[Round], None]
@@ -30,6 +31,8 @@ class RunTrace:
         self._begin, self._waited_s, self._version = 0, 0.0, 0  # what the next step is measured from
         if log_dir is not None:
             check(log_dir, self._rank)
+            if self._rank == 0:
+                is_installed()  # imports it now, while nobody waits for this rank
 
     def start(self, engine: RoundEngine, parameters: Sequence[torch.Tensor], strategy: object) -> None:
         """Begins to record."""
@@ -38,17 +41,23 @@ class RunTrace:
             return
         size = sum(p.numel() * p.element_size() for p in parameters)
         header = Header(engine.rank, engine.world, str(strategy), size, engine.incarnation)
-        self._recorder = Recorder(self._log_dir, header)
+        self._recorder = Recorder(self._log_dir, header, board=open_board(self._log_dir, header))
         self._mark(time.monotonic_ns())
 
-    def step(self, ready_ns: int, ticket: Ticket, samples: float) -> None:
+    def step(self, ready_ns: int, ticket: Ticket, samples: float, loss: float | None = None) -> None:
         """A step was called at `ready_ns` and is about to return."""
         if self._recorder is None:
             return
         end, waited_s, version = time.monotonic_ns(), self._engine.waited_s, self._version
         growth_s = waited_s - self._waited_s
-        self._recorder.add((strategy_step_line, ticket, self._begin, ready_ns, end, growth_s, version, samples))
+        times = (self._begin, ready_ns, end, growth_s)
+        self._recorder.add_and_show((strategy_step_line, ticket, *times, version, samples, loss))
         self._begin, self._waited_s, self._version = end, waited_s, self._engine.version
+
+    def pausing(self, name: str, began_ns: int) -> None:
+        """This rank takes no steps for now, so that whoever follows the run does not take it for late."""
+        if self._recorder is not None:
+            self._recorder.add((pausing_line, name, began_ns))
 
     def synchronized(self, began_ns: int) -> None:
         """A synchronisation has ended."""
@@ -60,14 +69,21 @@ class RunTrace:
     def close(self, began_ns: int | None = None) -> None:
         """Training has ended; `began_ns` is when `finish()` was called. Waits until all is written, for two seconds."""
         if self._recorder is not None:
+            own = self._engine.ledger.members.tallies.get(self._rank)
+            if own is not None:
+                self._recorder.add((tally_line, own.on_time, own.carried, own.dropped, dict(own.staleness)))
             self._recorder.close(began_ns)
 
     def _mark(self, now_ns: int) -> None:
         self._begin, self._waited_s, self._version = now_ns, self._engine.waited_s, self._engine.version
 
     def _round(self, record: Round) -> None:
-        """All ranks apply every round; its first contributor writes it down."""
-        if self._recorder is not None and record.contributions and record.contributions[0].rank == self._rank:
-            self._recorder.add((round_line, record, time.monotonic_ns()))
+        """All ranks apply every round; its first contributor writes it down, and rank 0 shows it in TensorBoard."""
+        if self._recorder is not None and record.contributions:
+            line = (round_line, record, time.monotonic_ns())
+            if record.contributions[0].rank == self._rank:
+                self._recorder.add(line)
+            if self._recorder.board is not None:
+                self._recorder.board.add(line)
         if self._then is not None:
             self._then(record)

@@ -19,6 +19,7 @@ class Step(NamedTuple):
     round: int | None = None  #: the round that was open when it arrived
     version: int | None = None  #: rounds applied to the weights it was computed with
     samples: float | None = None
+    loss: float | None = None  #: of this rank's mini-batch
 
     @property
     def compute_s(self) -> float:
@@ -66,6 +67,15 @@ class TracedRound(NamedTuple):
         return self._replace(at_ns=self.at_ns + by_ns)
 
 
+class Tally(NamedTuple):
+    """What became of one rank's contributions, as the ledger counted them."""
+
+    on_time: int
+    carried: int
+    dropped: int
+    staleness: dict[int, int]  #: rounds late -> how many of those that were applied
+
+
 @dataclass(frozen=True)
 class RankTrace:
     """What one rank recorded: at least one step."""
@@ -74,6 +84,7 @@ class RankTrace:
     host: str
     steps: tuple[Step, ...]
     pauses: tuple[Pause, ...] = ()
+    tally: Tally | None = None  #: where there were rounds, or weights to average
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from outpace.observe.trace import Pause, Step, Tally, TracedRound
+from outpace.observe.trace_events import LINE_BYTES, Cut, Event, Finished, Foreign, Lost, event_of
 from outpace.observe.trace_life import Life
-from outpace.observe.trace_lines import FORMAT, Plain
-from outpace.observe.trace_values import Nonsense, pause_of, printable, round_of, step_of, text, whole
+from outpace.observe.trace_lines import FORMAT
+from outpace.observe.trace_values import Nonsense, printable
 
-LINE_BYTES = 1_000_000  #: a longer line is none of ours
 SAID = 3  #: lines of a file that are complained about; the rest is counted
 
 
@@ -60,44 +60,44 @@ class TraceFile:
         if line == b"":
             return
         try:
-            self._sort_in(_parsed(line))
+            self._sort_in(event_of(line, self.rank or 0))
         except Nonsense as error:
-            if len(self._ignored) < SAID:
+            if self._is_foreign:
+                pass
+            elif len(self._ignored) < SAID:
                 self._ignored.append(f"line {number} {error}, ignored")
             else:
                 self._more += 1
 
-    def _sort_in(self, line: Plain) -> None:
-        if "trace" in line:
-            self._begin(line)
+    def _sort_in(self, event: Event) -> None:
+        if isinstance(event, (Life, Foreign)):
+            self._begin(event)
         elif self._is_foreign:
             pass  # its lines may look like ours and mean something else
-        elif "step" in line:
-            self._life().steps.append(step_of(line))
-        elif "sync" in line:
-            self._life().pauses.append(pause_of(line, "synchronize", "begin", "end"))
-        elif "round" in line:
-            self._life().rounds.append(round_of(line, self.rank or 0))
-        elif "finished" in line:
-            if "begin" in line:
-                self._life().pauses.append(pause_of(line, "finish", "begin", "finished"))
-        elif "lost" in line:
-            self._lost += whole(line, "lost")
-        elif "cut" in line:
-            self._note(f"recording ended early: {text(line, 'cut')}")
-        else:
-            raise Nonsense("is of a kind this version of outpace does not know")
+        elif isinstance(event, Step):
+            self._life().steps.append(event)
+        elif isinstance(event, TracedRound):
+            self._life().rounds.append(event)
+        elif isinstance(event, Pause):
+            self._life().pauses.append(event)
+        elif isinstance(event, Tally):
+            self._life().tally = event
+        elif isinstance(event, Finished) and event.pause is not None:
+            self._life().pauses.append(event.pause)
+        elif isinstance(event, Lost):
+            self._lost += event.lines
+        elif isinstance(event, Cut):
+            self._note(f"recording ended early: {event.reason}")
 
-    def _begin(self, line: Plain) -> None:
+    def _begin(self, header: Life | Foreign) -> None:
         """A new life, if its header can be believed."""
-        self._is_foreign = whole(line, "trace") != FORMAT
-        if self._is_foreign:
-            self._note(f"is of format {line['trace']}, and this version of outpace reads {FORMAT}")
-            return
-        life = Life(line)
-        if self.latest is not None and life.rank != self.rank:
-            raise Nonsense(f"is a header of rank {life.rank} in the file of rank {self.rank}")
-        self.lives.append(life)
+        self._is_foreign = isinstance(header, Foreign)
+        if isinstance(header, Foreign):
+            self._note(f"is of format {header.format}, and this version of outpace reads {FORMAT}")
+        elif self.latest is not None and header.rank != self.rank:
+            raise Nonsense(f"is a header of rank {header.rank} in the file of rank {self.rank}")
+        else:
+            self.lives.append(header)
 
     def _life(self) -> Life:
         """The current one. Lines before any header belong to one without."""
@@ -120,15 +120,3 @@ def _lines(file: BinaryIO) -> Iterator[tuple[int, bytes | None]]:
         yield number, line.strip() if whole_line else None
         while line and not line.endswith(b"\n"):
             line = file.readline(LINE_BYTES)
-
-
-def _parsed(line: bytes | None) -> Plain:
-    if line is None:
-        raise Nonsense("is too long")
-    try:
-        plain = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        raise Nonsense("is not JSON (cut in the middle?)") from None
-    if not isinstance(plain, dict):
-        raise Nonsense("is not a JSON object")
-    return plain

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from outpace.observe.trace import Pause, Step, TracedRound
+from outpace.observe.trace import Pause, Step, Tally, TracedRound
 from outpace.observe.trace_lines import Plain
 from outpace.observe.trace_values import MOST_RANKS, number, text, whole
 
@@ -16,6 +16,7 @@ class Life:
         self.steps: list[Step] = []
         self.pauses: list[Pause] = []
         self.rounds: list[TracedRound] = []
+        self.tally: Tally | None = None
         self.host, self.strategy, self.payload_bytes = "unknown", "unknown", 0
         self.rank: int | None = None
         self.world: int | None = None

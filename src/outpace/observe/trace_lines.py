@@ -12,6 +12,7 @@ import math
 import os
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from outpace.engines.base import Ticket
@@ -42,22 +43,37 @@ def header_line(header: Header) -> Plain:
     return {"outpace": __version__, "trace": FORMAT, **header._asdict(), **here, **now}
 
 
-def step_line(step: int, begin: int, ready: int, end: int, waited_s: float, apply_s: float) -> Plain:
+def step_line(
+    step: int, begin: int, ready: int, end: int, waited_s: float, apply_s: float, loss: float | None = None
+) -> Plain:
     """A step: when the one before had ended, when this rank's own gradients were there, and when it returned.
 
     Durations are in whole microseconds, to keep the line short.
     """
     times = {"step": step, "begin": begin, "ready": ready, "end": end}
-    return {**times, "waited_s": round(waited_s, 6), "apply_s": round(max(0.0, apply_s), 6)}
+    line = {**times, "waited_s": round(waited_s, 6), "apply_s": round(max(0.0, apply_s), 6)}
+    return line if loss is None or not math.isfinite(loss) else {**line, "loss": float(loss)}
 
 
 def strategy_step_line(
-    ticket: Ticket, begin: int, ready: int, end: int, waited_s: float, version: int, samples: float
+    ticket: Ticket,
+    begin: int,
+    ready: int,
+    end: int,
+    waited_s: float,
+    version: int,
+    samples: float,
+    loss: float | None = None,
 ) -> Plain:
     """A step of outpace's own. What it did not wait, it gave away its contribution and applied rounds."""
-    line = step_line(ticket.step, begin, ready, end, waited_s, apply_s=(end - ready) / 1e9 - waited_s)
+    line = step_line(ticket.step, begin, ready, end, waited_s, (end - ready) / 1e9 - waited_s, loss)
     line |= {"round": ticket.round, "version": version, "late": max(0, ticket.round - version)}
     return {**line, "samples": samples} if math.isfinite(samples) else line  # JSON has no infinity
+
+
+def pausing_line(name: str, begin: int) -> Plain:
+    """A rank takes no steps for now, to synchronise or to finish: who follows the run shall not take it for late."""
+    return {"pausing": name, "begin": begin}
 
 
 def sync_line(generation: int, begin: int, end: int) -> Plain:
@@ -70,6 +86,12 @@ def round_line(record: Round, at: int) -> Plain:
     contributions = [[c.rank, c.step, c.version] for c in record.contributions]
     about = {"world": record.world, "contributions": contributions, "void": record.void}
     return {"round": record.number, "at": at, **about}
+
+
+def tally_line(on_time: int, carried: int, dropped: int, staleness: Mapping[int, int]) -> Plain:
+    """What became of this rank's contributions, at its end."""
+    late = [[rounds, count] for rounds, count in sorted(staleness.items()) if count]
+    return {"tally": late, "on_time": on_time, "carried": carried, "dropped": dropped}
 
 
 def finished_line(now: int, began: int | None) -> Plain:

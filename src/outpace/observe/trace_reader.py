@@ -46,13 +46,30 @@ def _files(path: Path) -> list[Path]:
         if path.is_file():
             return [path]
         if not path.is_dir():
-            raise TraceInvalid(f"there is no trace at {_named(path)}: neither a directory nor a file. {_ADVICE}")
+            raise TraceInvalid(f"there is no trace at {named(path)}: neither a directory nor a file. {_ADVICE}")
         found = sorted(file for file in path.glob("rank-*.jsonl") if file.is_file())
     except OSError as error:
-        raise TraceInvalid(f"{_named(path)} cannot be read: {error.strerror}. {_ADVICE}") from error
+        raise TraceInvalid(f"{named(path)} cannot be read: {error.strerror}. {_ADVICE}") from error
     if not found:
-        raise TraceInvalid(f"there is no trace in {_named(path)}: it has no rank-*.jsonl. {_ADVICE}")
+        raise TraceInvalid(_no_trace_in(path))
     return found
+
+
+def _no_trace_in(path: Path) -> str:
+    """A race has a directory for each system, and the traces in those."""
+    inside = [printable(directory.name, 100) for directory in traced_directories(path)]
+    if not inside:
+        return f"there is no trace in {named(path)}: it has no rank-*.jsonl. {_ADVICE}"
+    more = f" and {len(inside) - NAMED} more" if len(inside) > NAMED else ""
+    return f"there is no trace in {named(path)} itself, but in: {', '.join(inside[:NAMED])}{more}. Give one of these"
+
+
+def traced_directories(path: Path) -> list[Path]:
+    """The directories in this one that have traces, in order of their names; none if it cannot be read."""
+    try:
+        return sorted({file.parent for file in path.glob("*/rank-*.jsonl") if file.is_file()})
+    except OSError:
+        return []
 
 
 def _newest(files: Iterable[TraceFile]) -> Life:
@@ -94,7 +111,7 @@ def _share_clocks(lives: list[Life]) -> None:
     """
     known: list[Life] = []
     for life in sorted(lives, key=lambda life: life.world is None):
-        same = (k for k in known if life.world is None or _is_same_machine(life, k))
+        same = (k for k in known if life.world is None or is_same_machine(life, k))
         first = next(same, None)
         if first is None:
             known.append(life)
@@ -102,14 +119,15 @@ def _share_clocks(lives: list[Life]) -> None:
             life.clock_ns = first.clock_ns
 
 
-def _is_same_machine(one: Life, other: Life) -> bool:
+def is_same_machine(one: Life, other: Life) -> bool:
+    """Whether their times are on one clock."""
     return one.host == other.host and abs(one.clock_ns - other.clock_ns) < SAME_CLOCK_NS
 
 
 def _rank_trace(rank: int, file: TraceFile) -> RankTrace:
     steps = tuple(step.shifted(life.clock_ns) for life in file.lives for step in life.steps)
     pauses = tuple(pause.shifted(life.clock_ns) for life in file.lives for pause in life.pauses)
-    return RankTrace(rank, file.lives[-1].host, steps, pauses)
+    return RankTrace(rank, file.lives[-1].host, steps, pauses, file.lives[-1].tally)
 
 
 def _missing(world: int, ranks: Iterable[int]) -> list[str]:
@@ -121,8 +139,9 @@ def _missing(world: int, ranks: Iterable[int]) -> list[str]:
 
 
 def _nothing(path: str | Path, skipped: list[str]) -> str:
-    return f"nothing in {_named(path)} can be read as a trace ({'; '.join(skipped[:NAMED])}). {_ADVICE}"
+    return f"nothing in {named(path)} can be read as a trace ({'; '.join(skipped[:NAMED])}). {_ADVICE}"
 
 
-def _named(path: str | Path) -> str:
+def named(path: str | Path) -> str:
+    """A path in a message."""
     return f"'{printable(str(path), 300)}'"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from outpace.observe.trace import Given, Pause, Step, TracedRound
+from outpace.observe.trace import Given, Pause, Step, Tally, TracedRound
 from outpace.observe.trace_lines import Plain
 
 MOST = 2**62  #: the largest whole number: nanoseconds of 146 years
 MOST_RANKS = 2**20
 LONGEST_NS = 30 * 24 * 3600 * 10**9  #: the longest step: a month
+MOST_LOSS = 1e300
 ROUNDING_S = 1e-5  #: durations were rounded when they were written
 
 
@@ -36,6 +37,7 @@ def step_of(line: Plain) -> Step:
         round=whole(line, "round") if "round" in line else None,
         version=whole(line, "version") if "version" in line else None,
         samples=number(line, "samples") if "samples" in line else None,
+        loss=number(line, "loss", MOST_LOSS, -MOST_LOSS) if "loss" in line else None,
     )
 
 
@@ -57,6 +59,16 @@ def round_of(line: Plain, rank: int) -> TracedRound:
     return TracedRound(whole(line, "round"), whole(line, "at"), world, given, void, rank)
 
 
+def tally_of(line: Plain) -> Tally:
+    """The tally on this line."""
+    rows = line.get("tally")
+    if not isinstance(rows, list) or not all(isinstance(row, list) and len(row) == 2 for row in rows):
+        raise Nonsense(f"has tally={shown(rows)}")
+    pairs = [dict(zip(("late", "count"), row, strict=True)) for row in rows]
+    on_time, carried, dropped = (whole(line, name) for name in ("on_time", "carried", "dropped"))
+    return Tally(on_time, carried, dropped, {whole(pair, "late"): whole(pair, "count") for pair in pairs})
+
+
 def _given(row: Any) -> Given:
     if not isinstance(row, list) or len(row) != 3:
         raise Nonsense(f"has {shown(row)} among its contributions")
@@ -72,10 +84,10 @@ def whole(line: Plain, name: str, least: int = 0, most: int = MOST) -> int:
     return value
 
 
-def number(line: Plain, name: str, most: float = 1e12) -> float:
-    """A finite number, 0 or more."""
+def number(line: Plain, name: str, most: float = 1e12, least: float = 0.0) -> float:
+    """A finite number in these bounds."""
     value = line.get(name)
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= most:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not least <= value <= most:
         raise _refused(line, name)
     return float(value)
 

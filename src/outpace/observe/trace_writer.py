@@ -15,6 +15,7 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from outpace.observe.tensorboard import Board
 from outpace.observe.trace_lines import Header, Line, cut_line, finished_line, header_line, lost_line, to_bytes
 
 log = logging.getLogger("outpace")
@@ -36,11 +37,12 @@ def open_file(path: Path) -> int:
 class TraceWriter:
     """Takes lines from the training thread, and writes them from a thread of its own."""
 
-    def __init__(self, path: Path, header: Header, limit_bytes: int) -> None:
+    def __init__(self, path: Path, header: Header, limit_bytes: int, board: Board | None = None) -> None:
         self.path = path
         self.ended = False  #: nothing more is taken or written
         self.is_abandoned = False  #: whoever added lines is gone
         self._who = f"[rank {header.rank}] recording to {path}"
+        self._board = board
         self._room = limit_bytes - CUT_BYTES
         self._queue: deque[Line] = deque([(header_line, header)])
         self._last: Line | None = None
@@ -66,7 +68,7 @@ class TraceWriter:
 
     def stop(self, began_ns: int | None = None) -> None:
         """Has the thread write what is queued and a last line, and end. Does not wait for it."""
-        if not self.ended and not self._stopping.is_set():
+        if self._thread.is_alive() and not self._stopping.is_set():  # it is not, in a forked child
             self._last = (finished_line, time.monotonic_ns(), began_ns)
             self._stopping.set()
 
@@ -86,7 +88,7 @@ class TraceWriter:
     def _run(self) -> None:
         try:
             self._flush()
-            while not self._stopping.wait(FLUSH_S) and not self.is_abandoned:
+            while self._goes_on():
                 self._flush()
             self._flush()
             if not self.ended:
@@ -96,6 +98,20 @@ class TraceWriter:
         finally:
             self.ended = True
             os.close(self._file)
+            self._end_board()
+
+    def _goes_on(self) -> bool:
+        """Half a second later, whether there is more to come. The scalars of the time before are shown meanwhile."""
+        if self._board is not None:
+            self._board.flush()
+        return not self._stopping.wait(FLUSH_S) and not self.is_abandoned
+
+    def _end_board(self) -> None:
+        """Scalars go on also when the trace has reached its limit."""
+        if self._board is not None:
+            while not self._board.ended and self._goes_on():
+                pass
+            self._board.close()
 
     def _flush(self) -> None:
         """Writes all that is queued, in batches."""

@@ -38,7 +38,7 @@ class Event(NamedTuple):
     place: int = 0  #: row, slot or buffer; SWAP: the peer; SYNC: local steps so far
     attempt: int = 0  #: ARRIVE: `pieces_of` tells what it says
     samples: float = 0.0
-    value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; SWAP: see there
+    value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; TELL: the number
     time_ns: int = 0
 
 

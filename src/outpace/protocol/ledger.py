@@ -1,8 +1,9 @@
 """The ledger: who is in which round, as the pure fold of the log.
 
-Owns every decision about rounds, membership, synchronisation and where results and snapshots lie. Must never look at
-a clock, a file or another rank: two ledgers that read the same events are equal. An event that no longer applies is a
-no-op with a reason, so anybody may append seal, attempt, done or dead twice.
+Owns what each event does to rounds, membership and synchronisation; the parts it is made of own the rest: the open
+round, results, snapshots, published weights. Must never look at a clock, a file or another rank: two ledgers that read
+the same events are equal. An event that no longer applies is a no-op with a reason, so anybody may append seal,
+attempt, done or dead twice.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from outpace.protocol import quorum
 from outpace.protocol.events import Event, Kind, pieces_of
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member, Members
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
 from outpace.protocol.published import Published
-from outpace.protocol.round import Contribution, Round, contributions_from
+from outpace.protocol.results import Results
+from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules, needed
 from outpace.protocol.snapshots import SnapshotPlace, Snapshots
+from outpace.protocol.state import restore, state_of
 from outpace.protocol.sync import Sync
 
 EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round or the last two
@@ -29,8 +33,6 @@ class Ledger:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
-        #: result slots: those kept, one being written, and one for each rank that may be stopped holding one
-        self.slots = rules.max_staleness + rules.world + 1 + rules.world
         self.members = Members()
         self.pace = Pace(rules.needs_pace)
         self.round = 0  #: the open round; also the version of a replica that applied everything sealed
@@ -38,14 +40,13 @@ class Ledger:
         self.met_ns: int | None = None  #: when the open round's quorum was met
         self.grace_ns = 0
         self.reducing: Round | None = None  #: sealed, its result not yet complete
-        self.completed: dict[int, Round] = {}  #: the last rounds whose results are kept
+        self.results = Results(rules)
         self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
         self.sync = Sync()
         self.snapshots = Snapshots(rules.world)
         self.published = Published(rules, self.members, self.pace)
         self.told: dict[int, dict[tuple[int, int], float]] = {}  #: rank -> (its step, index) -> a number it told all
         self.started = False  #: every rank of the world has joined once; no round before that
-        self._counted: set[int] = set()  # ranks living or finished
         self._needed = 0  # arrivals that make the quorum, where it is a plain count
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -53,13 +54,13 @@ class Ledger:
     @property
     def below_quorum(self) -> bool:
         """True when too few ranks are left for any further round."""
-        return self.started and len(self._counted) < self.rules.least_ranks
+        return self.started and len(self.members.counted) < self.rules.least_ranks
 
     def why_below_quorum(self) -> str:
         """The same in words, for whoever has to stop."""
-        dead = sorted(m.rank for m in self.members.by_rank.values() if not m.counts)
+        dead = sorted(self.members.by_rank.keys() - self.members.counted)
         return (
-            f"ranks {dead} died and {len(self._counted)} of {self.rules.world} are left, fewer than "
+            f"ranks {dead} died and {len(self.members.counted)} of {self.rules.world} are left, fewer than "
             f"min_ranks={self.rules.least_ranks}. Nothing more was applied; restart from the last checkpoint, or "
             "lower min_ranks"
         )
@@ -112,10 +113,14 @@ class Ledger:
         """Whether its rank waits for the round. A carried one's does not: that is how waiting is avoided."""
         return not contribution.late or self.rules.late == "count"
 
+    @property
+    def completed(self) -> dict[int, Round]:
+        """The last rounds whose results are kept, by number."""
+        return self.results.completed
+
     def free_slots(self) -> list[int]:
         """Slots that hold no result that is kept or being made."""
-        used = self._used_slots()
-        return [slot for slot in range(self.slots) if slot not in used]
+        return list(self.results.free_slots(self.reducing))
 
     def awaited(self) -> list[int]:
         """The ranks the open round, a synchronisation or the end still waits for."""
@@ -142,8 +147,8 @@ class Ledger:
 
     def _arrive(self, event: Event) -> str:
         _, rank, incarnation, step, version, row, attempt, samples, planned, time_ns = event
-        member = self.members.by_rank.get(rank)
-        if member is None or member.incarnation != incarnation or not member.alive:
+        member = self.members.current(rank, incarnation)
+        if member is None:
             return "ignored: not a living member"
         if member.state != ACTIVE:
             return f"ignored: the rank is {member.state}"
@@ -274,29 +279,14 @@ class Ledger:
             return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
         return f"snapshot of version {event.round} in buffer {event.place}"
 
-    def _publish(self, event: Event) -> str:
+    def _share(self, event: Event) -> str:
         if self.members.current(event.rank, event.incarnation) is None:
             return "ignored: not a living member"
-        return self.published.publish(event.rank, event.step, event.round, event.time_ns)
-
-    def _read(self, event: Event) -> str:
-        if self.members.current(event.rank, event.incarnation) is None:
-            return "ignored: not a living member"
-        return self.published.has_read(event.rank, event.step)
+        return self.published.apply(event)
 
     def _tell(self, event: Event) -> str:
         self.told.setdefault(event.rank, {})[event.step, event.place] = event.value
         return f"rank {event.rank} says {event.value:g}"
-
-    def _swap(self, event: Event) -> str:
-        if self.members.current(event.rank, event.incarnation) is None:
-            return "ignored: not a living member"
-        return self.published.swap(event.rank, event.place, event.round, event.step)
-
-    def _withdraw(self, event: Event) -> str:
-        if self.members.current(event.rank, event.incarnation) is None:
-            return "ignored: not a living member"
-        return self.published.withdraw(event.rank, event.round)
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 
@@ -321,10 +311,7 @@ class Ledger:
     def _follow(self, member: Member) -> None:
         """Brings what is derived from the members up to date after this one changed."""
         self.open.follow(member)
-        if member.counts:
-            self._counted.add(member.rank)
-        else:
-            self._counted.discard(member.rank)
+        self.members.follow(member)
         self._count_needed()
         self.published.follow(member)
 
@@ -333,23 +320,7 @@ class Ledger:
         self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
     def _quorum_is_met(self) -> bool:
-        """Whether enough are on time for the open round; more than can come are never asked for."""
-        quorum, open_round = self.rules.quorum, self.open
-        if quorum == "work":
-            planned = open_round.planned * len(open_round.unfinished)
-            return open_round.samples >= (self.rules.work or planned) > 0
-        if not open_round.on_time:
-            return False
-        enough = self._needed
-        if quorum == "adaptive":
-            enough = self.pace.best_quorum(self.round, open_round.unfinished)
-        if open_round.everybody_is_here:
-            return True
-        if quorum == "majority-random":
-            return open_round.initiator(self.rules.seed * 1_000_003 + self.round) in open_round.present
-        if open_round.samples < self.rules.work * open_round.planned * len(open_round.unfinished):
-            return False
-        return len(open_round.present) >= enough
+        return quorum.is_met(self.rules, self.round, self.open, self._needed, self.pace)
 
     def _note_quorum(self, now_ns: int) -> None:
         if self.met_ns is not None:
@@ -362,7 +333,8 @@ class Ledger:
     def _close_round(self) -> None:
         """Freezes the open round's set, and opens the next."""
         frozen = self.open.first() if self.rules.one_at_a_time and self.open.on_time else self.open.close()
-        world = len(self._counted) + len({c.rank for c in frozen if c.rank not in self._counted})
+        counted = self.members.counted
+        world = len(counted) + len({c.rank for c in frozen if c.rank not in counted})
         self.reducing = Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot())
         self.round += 1
         self.met_ns, self.grace_ns = None, 0
@@ -372,13 +344,8 @@ class Ledger:
                 self.open.give_up(left)
                 self.members.tallies[left.rank].dropped += left.pieces
 
-    def _used_slots(self) -> set[int]:
-        used = {r.slot for r in self.completed.values()}
-        return used if self.reducing is None else used | {self.reducing.slot}
-
     def _free_slot(self) -> int:
-        used = self._used_slots()
-        return next(slot for slot in range(self.slots) if slot not in used)
+        return next(self.results.free_slots(self.reducing))
 
     def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
         """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
@@ -390,38 +357,16 @@ class Ledger:
         return leader
 
     def _complete(self, result: Round, now_ns: int) -> None:
-        self.completed[result.number] = result
-        self._give_up_results()
+        latest = self.snapshots.latest
+        self.results.add(result, covered=self.round if latest is None else latest.version)
         self.reducing = None
         if result.hyper_from is not None:
             self.hyper_step = result.hyper_from.step
         everybody = (*result.contributions, *result.refused)
         self.open.free(everybody)
         self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
-        tallies = self.members.tallies
-        for c in result.contributions:
-            if result.void:
-                tallies[c.rank].dropped += c.pieces
-            elif result.staleness(c):
-                tallies[c.rank].carried += c.pieces
-                tallies[c.rank].late_by[result.staleness(c)] += c.pieces
-            else:
-                tallies[c.rank].on_time += c.pieces
+        self.members.tally(result)
         self._settle(now_ns)
-
-    def _give_up_results(self) -> None:
-        """Keeps the last R results, and older ones that the latest snapshot does not cover yet.
-
-        Where late contributions count, each rank can complete one round before anybody has applied the first of them;
-        given up, that one would be lost to all.
-        """
-        keep, latest = self.rules.max_staleness, self.snapshots.latest
-        covered = self.round if latest is None else latest.version
-        for number in list(self.completed):
-            kept = len(self.completed)
-            if kept <= keep or (number >= covered and kept <= keep + self.rules.world):
-                return
-            del self.completed[number]
 
     def _settle_sync(self) -> None:
         """Ends a synchronisation when all who can are in it and nothing is pending."""
@@ -432,7 +377,7 @@ class Ledger:
             return
         self.round = self.sync.complete(self.round, [m.rank for m in waiting])
         if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
-            self.completed = {}
+            self.results.begin_anew()
             self.snapshots.begin_anew()
         self.published.go_on_from(self.sync.steps)
         for member in waiting:
@@ -443,48 +388,13 @@ class Ledger:
 
     def to_state(self) -> dict[str, Any]:
         """The whole state as plain values: what a snapshot carries for ranks that cannot read the whole log."""
-        return {
-            "members": self.members.to_state(),
-            "pace": self.pace.to_state(),
-            "round": self.round,
-            "on_time": self.on_time,
-            "carried": self.carried,
-            "met_ns": self.met_ns,
-            "grace_ns": self.grace_ns,
-            "reducing": None if self.reducing is None else self.reducing.to_state(),
-            "completed": [r.to_state() for r in self.completed.values()],
-            "hyper_step": self.hyper_step,
-            "sync": self.sync.to_state(),
-            "snapshots": self.snapshots.to_state(),
-            "published": self.published.to_state(),
-            "told": [[rank, *key, value] for rank, said in sorted(self.told.items()) for key, value in said.items()],
-            "started": self.started,
-            "rows": sorted(self.open.rows),
-        }
+        return state_of(self)
 
     @classmethod
     def from_state(cls, rules: Rules, state: dict[str, Any]) -> Ledger:
         """The inverse of `to_state`."""
         ledger = cls(rules)
-        ledger.members = Members.from_state(state["members"])
-        ledger.pace = Pace.from_state(rules.needs_pace, state["pace"])
-        ledger.round = state["round"]
-        for contribution in contributions_from(state["on_time"]):
-            ledger.open.add(contribution, counts=True)
-        for contribution in contributions_from(state["carried"]):
-            ledger.open.add(contribution, counts=False, is_part=not contribution.late)
-        ledger.met_ns, ledger.grace_ns = state["met_ns"], state["grace_ns"]
-        ledger.reducing = None if state["reducing"] is None else Round.from_state(state["reducing"])
-        rounds = [Round.from_state(row) for row in state["completed"]]
-        ledger.completed = {r.number: r for r in rounds}
-        ledger.hyper_step = state["hyper_step"]
-        ledger.sync = Sync.from_state(state["sync"])
-        ledger.snapshots = Snapshots.from_state(rules.world, state["snapshots"])
-        ledger.published = Published.from_state(rules, ledger.members, ledger.pace, state["published"])
-        for rank, step, index, value in state["told"]:
-            ledger.told.setdefault(rank, {})[step, index] = value
-        ledger.started = state["started"]
-        ledger.open.rows = {(rank, row) for rank, row in state["rows"]}
+        restore(ledger, state)
         for member in ledger.members.by_rank.values():
             ledger._follow(member)
         return ledger
@@ -502,9 +412,6 @@ _HANDLERS: dict[int, Callable[[Ledger, Event], str]] = {
     Kind.DEAD: Ledger._dead,
     Kind.CLAIM: Ledger._claim,
     Kind.SNAPSHOT: Ledger._snapshot,
-    Kind.PUBLISH: Ledger._publish,
-    Kind.READ: Ledger._read,
-    Kind.SWAP: Ledger._swap,
     Kind.TELL: Ledger._tell,
-    Kind.WITHDRAW: Ledger._withdraw,
+    **dict.fromkeys((Kind.PUBLISH, Kind.READ, Kind.SWAP, Kind.WITHDRAW), Ledger._share),
 }

@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
+from outpace.protocol.round import Round
+
 ACTIVE, SYNCING, FINISHED = "active", "syncing", "finished"
 
 
@@ -52,6 +54,7 @@ class Members:
     def __init__(self) -> None:
         self.by_rank: dict[int, Member] = {}
         self.tallies: dict[int, Tally] = {}
+        self.counted: set[int] = set()  #: ranks living or finished
 
     def join(self, rank: int, incarnation: int, round_: int) -> bool:
         """Takes in a rank. False for an incarnation that is not newer than the one known."""
@@ -73,9 +76,24 @@ class Members:
         """Living members with data left."""
         return [m for m in self.by_rank.values() if m.unfinished]
 
-    def counted(self) -> int:
-        """Ranks living or finished."""
-        return sum(m.counts for m in self.by_rank.values())
+    def follow(self, member: Member) -> None:
+        """Brings `counted` up to date after this one changed."""
+        if member.counts:
+            self.counted.add(member.rank)
+        else:
+            self.counted.discard(member.rank)
+
+    def tally(self, result: Round) -> None:
+        """A round is complete: counts what became of each contribution in it. Refused ones were counted before."""
+        for c in result.contributions:
+            tally, staleness = self.tallies[c.rank], result.staleness(c)
+            if result.void:
+                tally.dropped += c.pieces
+            elif staleness:
+                tally.carried += c.pieces
+                tally.late_by[staleness] += c.pieces
+            else:
+                tally.on_time += c.pieces
 
     def to_state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from outpace.protocol.events import Event, Kind
 from outpace.protocol.members import ACTIVE, Member, Members
 from outpace.protocol.pace import Pace
 from outpace.protocol.paths import Paths
@@ -128,6 +129,18 @@ class Published:
         return Frozen(self.open, {rank: c for rank, c in current.items() if c is not None})
 
     # -- folding ---------------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> str:
+        """Takes in what a living member says about its rows, and returns in words what that did."""
+        if event.kind == Kind.PUBLISH:
+            return self.publish(event.rank, event.step, event.round, event.time_ns)
+        if event.kind == Kind.READ:
+            return self.has_read(event.rank, event.step)
+        if event.kind == Kind.SWAP:
+            return self.swap(event.rank, event.place, event.round, event.step)
+        if event.kind == Kind.WITHDRAW:
+            return self.withdraw(event.rank, event.round)
+        return f"ignored: event kind {event.kind} is not about published weights"
 
     def follow(self, member: Member) -> None:
         """Brings what is known of a member up to date after it changed."""

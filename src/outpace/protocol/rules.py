@@ -19,13 +19,12 @@ OF_SUMS = ("finished", "planned")  #: a row is the sum of its micro-batches' gra
 class Publishing:
     """How ranks publish weights, and when what is published is frozen for all.
 
-    rows: of each rank; the more, the longer a publication can be read. vectors: in each row.
+    rows: of each rank; the more, the longer a publication can be read.
     freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, every
         `sync_every`-th only when all have; "path": when it links parts of `edges` that were not linked yet.
     """
 
     rows: int = 3
-    vectors: int = 1
     freeze: str = ""
     sync_every: int = 0
     edges: tuple[tuple[int, int], ...] = ()

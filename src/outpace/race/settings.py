@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from outpace.errors import InvalidRules
 
@@ -17,6 +18,7 @@ class Settings:
     compute_ms: emulated computing of a mean mini-batch; 0 computes for real, which is honest for ranks up to cores.
     microbatches: of a mini-batch, for strategies that may end one early.
     repeat: how often every system runs, each time with the next seed.
+    script, arguments: a training script to run instead of a workload, and what stands behind it on its command line.
     """
 
     workload: str = "hyperplane"
@@ -30,6 +32,18 @@ class Settings:
     microbatches: int = 4
     seed: int = 0
     repeat: int = 1
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def trains(self) -> str:
+        """What is trained, as people call it."""
+        return self.workload if self.script is None else Path(self.script).name
+
+    @property
+    def is_emulated(self) -> bool:
+        """Whether computing is a sleep."""
+        return self.script is None and self.compute_ms > 0
 
     def __post_init__(self) -> None:
         for name in ("ranks", "microbatches", "repeat"):

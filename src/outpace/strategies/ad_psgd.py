@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from outpace.engines.base import Engine, Notes, Ticket, Work
 from outpace.protocol import topology
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Publishing, Rules
 from outpace.protocol.schedules import random_neighbour
 from outpace.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica
@@ -71,7 +71,7 @@ class ADPSGD(Averaging):
     def rules(self, world: int) -> Rules:
         """Published weights; two spare rows for a swap."""
         topology.graph(self.graph, world, self.seed)
-        return self._sharing(world, rows=3)
+        return self._sharing(world, Publishing(rows=3))
 
     def replica(
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
@@ -82,7 +82,7 @@ class ADPSGD(Averaging):
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Swap, step, publish; again if somebody swapped meanwhile."""
         row = mixing_rows(self.graph, "metropolis", engine.world, self.seed)[engine.rank]
-        neighbours = sorted(rank for rank in row if rank != engine.rank)
+        neighbours = [rank for rank in row if rank != engine.rank]
         if neighbours:
             await self._ensure_published(engine)
             await engine.swap(random_neighbour(engine.rank, engine.steps, neighbours, self.seed))

@@ -45,7 +45,7 @@ class Averaging(Strategy):
         """One that publishes its weights."""
         return SharingReplica(optimizer, model, on_round)
 
-    def _sharing(self, world: int, grace: str | float = 0.0, **choices: object) -> Rules:
+    def _sharing(self, world: int, publishes: Publishing, grace: str | float = 0.0) -> Rules:
         """Rules for published weights: nobody's rounds, everybody's rows."""
         return Rules(
             world,
@@ -53,7 +53,7 @@ class Averaging(Strategy):
             grace=grace,
             min_ranks=self.min_ranks,
             max_staleness=SNAPSHOT_EVERY,
-            publishes=Publishing(**choices),  # type: ignore[arg-type]
+            publishes=publishes,
         )
 
 

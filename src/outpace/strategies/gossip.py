@@ -18,7 +18,7 @@ from functools import lru_cache
 from outpace.engines.base import Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol import matchings, topology
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Publishing, Rules
 from outpace.protocol.topology import Row, keep_present
 from outpace.strategies.averaging import Averaging
 from outpace.strategies.base import After
@@ -29,8 +29,11 @@ ORDERS = ("atc", "awc")
 
 @lru_cache(maxsize=64)
 def mixing_rows(graph: str, mixing: str, world: int, seed: int) -> list[Row]:
-    """Row i of W for each rank i. Raises `InvalidRules` for a graph that does not fit the world."""
-    return topology.mixing(mixing, topology.graph(graph, world, seed))
+    """Row i of W for each rank i, its ranks in order; shared, so not to be changed.
+
+    Raises `InvalidRules` for a graph that does not fit the world.
+    """
+    return [dict(sorted(row.items())) for row in topology.mixing(mixing, topology.graph(graph, world, seed))]
 
 
 @dataclass(frozen=True)
@@ -58,11 +61,11 @@ class DPSGD(Averaging):
     def rules(self, world: int) -> Rules:
         """Published weights, and a graph that is connected."""
         self.row(0, 0, world)
-        return self._sharing(world)
+        return self._sharing(world, Publishing())
 
     def row(self, rank: int, iteration: int, world: int) -> Row:
         """How much of whom this rank takes."""
-        return dict(sorted(mixing_rows(self.graph, self.mixing, world, self.seed)[rank].items()))
+        return mixing_rows(self.graph, self.mixing, world, self.seed)[rank]
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Step and average, in the order chosen."""
@@ -188,8 +191,8 @@ class ALDSGD(DPSGD):
         """Of the graph, or of its copy in which every rank plays the part of its mirror image."""
         rows = mixing_rows(self.graph, self.mixing, world, self.seed)
         if not self.rotate or iteration % 2 == 0:
-            return dict(sorted(rows[rank].items()))
-        return dict(sorted((world - 1 - other, weight) for other, weight in rows[world - 1 - rank].items()))
+            return rows[rank]
+        return {world - 1 - other: weight for other, weight in reversed(rows[world - 1 - rank].items())}
 
     def _notes(self, work: Work) -> Notes:
         return (float("inf") if work.loss is None else work.loss,)
@@ -226,7 +229,7 @@ class DSGDAAU(Averaging):
     def rules(self, world: int) -> Rules:
         """Published weights, frozen when they link something new."""
         edges = topology.edges_of(topology.graph(self.graph, world, self.seed))
-        return self._sharing(world, freeze="path" if edges else "", edges=edges)
+        return self._sharing(world, Publishing(freeze="path" if edges else "", edges=edges))
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Step; wait for enough neighbours; average with those who wait, too."""

@@ -15,7 +15,7 @@ from torch.optim import SGD, Optimizer
 
 from outpace.engines.base import Contents, Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Publishing, Rules
 from outpace.protocol.schedules import pairs
 from outpace.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
@@ -182,8 +182,8 @@ class NoLoCo(Averaging):
         check_outer("noloco", self.outer_lr, self.outer_momentum)
 
     def rules(self, world: int) -> Rules:
-        """Two vectors are published."""
-        return self._sharing(world, vectors=2)
+        """Published weights, for a partner to read."""
+        return self._sharing(world, Publishing())
 
     def replica(
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None

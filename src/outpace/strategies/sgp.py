@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from outpace.engines.base import Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Publishing, Rules
 from outpace.protocol.schedules import most_peers, push_peers, push_sources
 from outpace.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
@@ -107,7 +107,7 @@ class SGP(Averaging):
         """Published numerators, kept until they are read."""
         if world > 1:
             push_peers(0, 0, world, self._peers(world))
-        return self._sharing(world, rows=3 + self.overlap)
+        return self._sharing(world, Publishing(rows=3 + self.overlap))
 
     def replica(
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None

@@ -23,7 +23,7 @@ from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.groups import default_size, group
 from outpace.protocol.published import Frozen
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Publishing, Rules
 from outpace.strategies.averaging import Averaging, check_positive
 
 ORDERS = ("step-average", "average-step")
@@ -55,7 +55,7 @@ class Wagma(Averaging):
     def rules(self, world: int) -> Rules:
         """Published weights, frozen by the first who comes."""
         self.group(0, 0, world)
-        return self._sharing(world, self.grace, freeze="first", sync_every=self.sync_every)
+        return self._sharing(world, Publishing(freeze="first", sync_every=self.sync_every), self.grace)
 
     def group(self, rank: int, iteration: int, world: int) -> tuple[int, ...]:
         """Whom this rank averages with."""

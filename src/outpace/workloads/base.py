@@ -44,6 +44,7 @@ class Workload(ABC):
     """A task to train on. Whoever makes it with the same arguments has the same data and the same model."""
 
     metric = LOSS  #: what `score` measures besides the loss
+    race_epochs: float = 10.0  #: how long a race trains, unless told otherwise: until the metric hardly gets better
 
     @property
     @abstractmethod

@@ -29,10 +29,10 @@ _FILE = "datasets/data/digits.csv.gz"  #: within scikit-learn; one line for each
 
 
 class Digits(Workload):
-    """The task for one seed, which draws the order and the model's beginning: equal on every rank.
+    """Handwritten digits and a small classifier; what a step costs is left to the imbalance.
 
-    Which images are held out is drawn from `split` alone. It moves the accuracy more than anything a seed draws:
-    compare runs of one split.
+    The seed draws the order and the model's beginning: equal on every rank. Which images are held out is drawn from
+    `split` alone. It moves the accuracy more than anything a seed draws: compare runs of one split.
 
     >>> task = Digits(seed=1)
     >>> inputs, targets = task.batch(step=0, rank=3, world=8)
@@ -41,10 +41,11 @@ class Digits(Workload):
     """
 
     metric = ACCURACY
+    race_epochs = 10.0
 
     def __init__(self, seed: int = 0, split: int = 0) -> None:
         self.seed, self.split = seed, split
-        pixels, classes = _images()
+        pixels, classes = images()
         order = self._stratified(classes)
         self._inputs, self._targets = pixels[order[:TRAINED]], classes[order[:TRAINED]]
         self._held_out = pixels[order[TRAINED:]], classes[order[TRAINED:]]
@@ -101,7 +102,7 @@ def check_world(world: int) -> None:
 
 
 @cache
-def _images() -> tuple[Tensor, Tensor]:
+def images() -> tuple[Tensor, Tensor]:
     """Pixels, scaled to -1 to 1, and classes of all images. Read once, in some 30 ms, and never written to."""
     with gzip.open(_path(), "rt") as lines:
         table = torch.tensor([[int(value) for value in line.split(",")] for line in lines])

@@ -8,7 +8,7 @@ from outpace.engines.local.engine import LocalEngine
 from outpace.engines.local.layout import ArenaLayout
 from outpace.engines.local.rendezvous import Meeting
 from outpace.environment import Place, meeting_name, store_of
-from outpace.protocol.ledger import Ledger
+from outpace.protocol.results import Results
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica
 from outpace.vector import VectorLayout, packed
@@ -24,7 +24,7 @@ def open_local(
     description = description_of(replica, vector, rules, max_grad_norm)
     layout = ArenaLayout.of(
         world=place.world,
-        slots=Ledger(rules).slots,
+        slots=Results(rules).slots,
         vector_bytes=vector.nbytes,
         chunks=len(vector.chunks()),
         tensors=len(vector.entries),

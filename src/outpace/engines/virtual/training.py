@@ -18,7 +18,7 @@ from outpace.engines.virtual.clock import Waiters, sleep
 from outpace.engines.virtual.engine import Pace, VirtualEngine
 from outpace.engines.virtual.world import World
 from outpace.protocol.events import Event, Kind
-from outpace.protocol.ledger import Ledger
+from outpace.protocol.results import Results
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.vector import VectorLayout
@@ -37,7 +37,7 @@ class SharedTensors:
         self.buffers: dict[tuple[int, int], list[torch.Tensor]] = {}  #: (place, rank) -> what a rank left there
         self.published: dict[int, list[torch.Tensor]] = {}  #: by row
         self._world, self._rows = rules.world, rules.rows
-        self._memory = torch.zeros((rules.rows * rules.world + Ledger(rules).slots) * vector.nbytes, dtype=torch.uint8)
+        self._memory = torch.zeros((rules.rows * rules.world + Results(rules).slots) * vector.nbytes, dtype=torch.uint8)
         self._sums = RowSums(self._memory, vector.chunks(), rules, max_grad_norm)
         self._row_metas: dict[tuple[int, int], bytes] = {}
         self._slot_metas: dict[int, bytes] = {}

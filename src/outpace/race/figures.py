@@ -1,0 +1,84 @@
+"""From recordings to figures of an attempt. Pure: traces in, values out."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import fmean
+
+from outpace.observe.trace import RankTrace, Tally, Trace
+from outpace.race.result import Attempt, Losses, Point, RankResult
+
+LOSSES = 200  #: points of the training loss
+
+
+def attempt_of(attempt: Attempt, trace: Trace, samples: Sequence[float] = (), curve: Sequence[Point] = ()) -> Attempt:
+    """The attempt with all that was recorded of it.
+
+    `samples` are those of each rank; without them every step counts as one. The curve's seconds are counted from rank
+    0's first step; without one, the loss while training stands for it.
+    """
+    ranks = list(trace.ranks.values())
+    tallies = {rank.rank: rank.tally or _in_step(rank) for rank in ranks}
+    applied = sum(tally.on_time + tally.carried for tally in tallies.values())
+    results = tuple(
+        _rank_result(rank, tallies[rank.rank], applied, samples[rank.rank] if samples else float(len(rank.steps)))
+        for rank in ranks
+    )
+    began_s = min(rank.steps[0].begin_ns for rank in ranks) / 1e9
+    seconds = max(_end_ns(rank) for rank in ranks) / 1e9 - began_s
+    losses = _losses(trace, began_s, seconds)
+    late_s = ranks[0].steps[0].begin_ns / 1e9 - began_s
+    points = [point._replace(seconds=point.seconds + late_s) for point in curve]
+    points = points or [Point(loss.seconds, math.nan, loss.loss, loss.loss) for loss in losses]
+    staleness: Counter[int] = Counter()
+    for tally in tallies.values():
+        staleness.update(tally.staleness)
+    return replace(
+        attempt,
+        seconds=seconds,
+        curve=tuple(points),
+        losses=losses,
+        staleness=tuple(sorted(staleness.items())),
+        ranks=results,
+    )
+
+
+def _rank_result(rank: RankTrace, tally: Tally, applied: int, samples: float) -> RankResult:
+    begin_ns, end_ns = rank.steps[0].begin_ns, _end_ns(rank)
+    paused_s = sum(pause.end_ns - pause.begin_ns for pause in rank.pauses) / 1e9
+    return RankResult(
+        rank=rank.rank,
+        steps=len(rank.steps),
+        samples=samples,
+        seconds=(end_ns - begin_ns) / 1e9,
+        computed_s=sum(step.compute_s for step in rank.steps),
+        waited_s=sum(step.waited_s for step in rank.steps) + paused_s,
+        on_time=tally.on_time,
+        carried=tally.carried,
+        dropped=tally.dropped,
+        share=(tally.on_time + tally.carried) / applied if applied else 0.0,
+    )
+
+
+def _in_step(rank: RankTrace) -> Tally:
+    """What is never late: every step of a system that waits for everybody."""
+    return Tally(len(rank.steps), 0, 0, {0: len(rank.steps)})
+
+
+def _end_ns(rank: RankTrace) -> int:
+    return max([rank.steps[-1].end_ns, *(pause.end_ns for pause in rank.pauses)])
+
+
+def _losses(trace: Trace, began_s: float, seconds: float) -> tuple[Losses, ...]:
+    """Of all ranks, in equal spans of time that are as many as the steps of one rank, up to a limit."""
+    given = [(s.ready_ns / 1e9 - began_s, s.loss) for r in trace.ranks.values() for s in r.steps if s.loss is not None]
+    spans = min(LOSSES, max(len(rank.steps) for rank in trace.ranks.values()))
+    width_s = seconds / spans
+    bins: dict[int, list[tuple[float, float]]] = {}
+    for at_s, loss in given:
+        bins.setdefault(min(spans - 1, int(at_s / width_s)) if width_s else 0, []).append((at_s, loss))
+    means = ((fmean(at for at, _ in found), fmean(loss for _, loss in found)) for _, found in sorted(bins.items()))
+    return tuple(Losses(at_s, loss) for at_s, loss in means)

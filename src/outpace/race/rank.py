@@ -1,0 +1,159 @@
+"""The life of one rank in a race. Owns the loop that all systems share, and what a step's computing is.
+
+Unless told to compute for real, computing is emulated. Ranks of a race share a few cores, so their gradients would hold
+up each other and nothing else would be seen. A step therefore makes its real data and real forward pass, sleeps until
+as much time has passed as the batch and the imbalance ask for, and then runs its real backward pass.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outpace.environment import whereami
+from outpace.imbalance import imbalance
+from outpace.race.finish_line import FinishLine
+from outpace.race.result import Point
+from outpace.race.settings import Settings
+from outpace.race.systems import system
+from outpace.workloads import Workload, workload
+
+POINTS = 32  #: of a curve, and one at its beginning
+FORWARD_SHARE = 1 / 3  #: of a step that is computed for real: the backward pass takes twice as long as the forward
+
+
+class Piece(NamedTuple):
+    """A micro-batch."""
+
+    inputs: Tensor
+    targets: Tensor
+    step: int  #: the mini-batch that it is of, counted from 0
+    part: int  #: of that mini-batch, likewise
+    made_s: float  #: how long it took to make
+
+
+@dataclass(frozen=True)
+class RankReport:
+    """What one rank tells of its training, besides what it recorded."""
+
+    samples: float
+    curve: tuple[Point, ...]  #: of rank 0; seconds are counted from its own first step
+
+
+def train(name: str, settings: Settings, seed: int, directory: Path, line: FinishLine) -> RankReport:
+    """Trains as rank of a world that torchrun's variables describe. Blocks until the training has ended."""
+    task, chosen = workload(settings.workload, seed), system(name)
+    model = task.model()
+    parts = settings.microbatches if chosen.polls else 1
+    course = _Course(task, settings, seed, parts, line)
+    course.warm_up(model)
+    chosen.start(model, task.optimizer(model), directory)
+    seen = _Curve(task, model, course)
+    for pieces in chosen.rounds(course.pieces(is_strict=chosen.in_step), parts):
+        losses = [course.compute(chosen.model, piece) for piece in pieces]
+        chosen.step(sum(losses) / max(1, len(losses)))
+        seen.look()
+    chosen.finish()
+    seen.look(at_end=True)
+    points = seen.points()
+    chosen.close()
+    return RankReport(course.samples, points)
+
+
+class _Course:
+    """What a rank has to compute, and how long that takes."""
+
+    def __init__(self, task: Workload, settings: Settings, seed: int, parts: int, line: FinishLine) -> None:
+        self._task, self._parts, self._line = task, parts, line
+        self._place = whereami()
+        self._base_s = settings.compute_ms / 1000
+        self._imbalance = imbalance(settings.imbalance, seed)
+        self.samples = 0.0  #: that were computed; what a strategy had computed twice counts once
+        self.steps = 0  #: mini-batches begun
+        self._seen = (-1, -1)  # the last micro-batch that was new
+
+    @property
+    def progress(self) -> float:
+        """Share of this rank's training that is done."""
+        return self._line.progress(self.steps)
+
+    @property
+    def epoch(self) -> float:
+        """How often the ranks have seen the training data, if the others are as far as this one."""
+        return self.steps / self._task.steps_per_epoch
+
+    def warm_up(self, model: nn.Module) -> None:
+        """One gradient that is thrown away, so that no system pays for the first use of memory and kernels."""
+        inputs, targets = self._task.batch(0, self._place.rank, self._place.world)
+        self._task.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        model.zero_grad()
+
+    def pieces(self, is_strict: bool) -> Iterator[Piece]:
+        """Micro-batches until the finish. Where `is_strict`, all ranks make the same number of steps."""
+        for step in self._line.steps(self._place.rank, is_strict):
+            began = time.monotonic()
+            batch = self._task.batch(step, self._place.rank, self._place.world)
+            split = zip(*(tensor.tensor_split(self._parts) for tensor in batch), strict=True)
+            made_s = (time.monotonic() - began) / self._parts
+            self.steps = step + 1
+            for part, (inputs, targets) in enumerate(split):
+                if len(inputs):
+                    yield Piece(inputs, targets, step, part, made_s)
+
+    def compute(self, model: nn.Module, piece: Piece) -> float:
+        """Forward, the rest of the time that computing takes, and backward. Returns the loss."""
+        began = time.monotonic() - piece.made_s
+        outputs = model(piece.inputs)
+        loss = self._task.loss(outputs, piece.targets)
+        due_s = self._due_s(piece, outputs, time.monotonic() - began)
+        time.sleep(max(0.0, began + due_s - time.monotonic()))
+        loss.backward()  # type: ignore[no-untyped-call]
+        if (piece.step, piece.part) > self._seen:
+            self._seen = piece.step, piece.part
+            self.samples += len(piece.inputs)
+        return loss.item()
+
+    def _due_s(self, piece: Piece, outputs: Tensor, took_s: float) -> float:
+        """How long after its beginning the backward pass may begin."""
+        rank, world = self._place.rank, self._place.world
+        if self._base_s:
+            base_s = self._base_s * self._task.cost(piece.inputs, outputs)
+            return self._imbalance.compute_s(rank, world, piece.step, base_s) / self._parts
+        real_s = took_s / FORWARD_SHARE
+        slowed_s = self._imbalance.compute_s(rank, world, piece.step, real_s * self._parts) / self._parts
+        return took_s + slowed_s - real_s
+
+
+class _Curve:
+    """How good rank 0's model was in the course of time.
+
+    While it trains, its weights are only copied, which takes next to no time; they are scored after the end.
+    """
+
+    def __init__(self, task: Workload, model: nn.Module, course: _Course) -> None:
+        self._task, self._model, self._course = task, model, course
+        self._is_first = whereami().rank == 0
+        self._began = time.monotonic()
+        self._kept: list[tuple[float, float, dict[str, Tensor]]] = []
+        self.look()
+
+    def look(self, at_end: bool = False) -> None:
+        """Keeps the weights, if it is time to."""
+        if self._is_first and (at_end or self._course.progress * POINTS >= len(self._kept)):
+            weights = {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
+            self._kept.append((time.monotonic() - self._began, self._course.epoch, weights))
+
+    @torch.no_grad()
+    def points(self) -> tuple[Point, ...]:
+        """Scores what was kept, and leaves the model as it was at the end. Takes a while."""
+        return tuple(self._scored(*kept) for kept in self._kept)
+
+    def _scored(self, seconds: float, epoch: float, weights: dict[str, Tensor]) -> Point:
+        self._model.load_state_dict(weights)
+        return Point(seconds, epoch, *self._task.score(self._model))

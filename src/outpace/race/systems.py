@@ -1,0 +1,200 @@
+"""What takes part in a race: torch's own systems and outpace's strategies. Owns their differences only.
+
+A system is made by name, in each rank's own process, and lives as long as one training.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
+from inspect import signature
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostLocalSGDState, post_localSGD_hook
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from outpace.errors import InvalidRules
+from outpace.microbatches import MicrobatchRound
+from outpace.observe.record import Recording
+from outpace.optimizer import DistributedOptimizer
+from outpace.spec import build
+from outpace.strategies import Strategy
+from outpace.strategies import table as strategy_table
+from outpace.strategies.registry import STRATEGIES
+
+TIMEOUT_S = 300.0  #: the longest that ranks of a race wait for one that is not heard of
+
+Pieces = Iterable[Any]  #: micro-batches
+
+
+class System(ABC):
+    """One way to train data-parallel."""
+
+    title: str  #: what people read for its name
+    in_step = True  #: whether all ranks must make the same number of steps
+    polls = False  #: whether it may end a round of micro-batches early
+    model: nn.Module  #: what the forward pass goes through, once started
+
+    @abstractmethod
+    def check(self, ranks: int) -> None:
+        """Raises what is wrong with this system among so many ranks, before any process is started."""
+
+    @abstractmethod
+    def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
+        """Wraps them, and begins to record. Blocks until every rank is there."""
+
+    @abstractmethod
+    def rounds(self, pieces: Pieces, parts: int) -> Iterator[Pieces]:
+        """The micro-batches of each step, with gradients cleared before. A round of some systems may end early."""
+
+    @abstractmethod
+    def step(self, loss: float) -> None:
+        """After the gradients of a round."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """After the last step. Returns when this rank's weights are final."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Gives everything back."""
+
+
+class TorchDDP(System):
+    """torch's DistributedDataParallel on Gloo, as it comes."""
+
+    title = "torch DDP"
+
+    def check(self, ranks: int) -> None:
+        """Any number will do."""
+
+    def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
+        """Starts the process group and wraps the model."""
+        if sys.platform.startswith("linux"):
+            # All ranks are here. Without this Gloo looks for the host's own name, which need not resolve.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
+        self._optimizer = optimizer
+        self.model = DistributedDataParallel(model)
+        dist.barrier()
+        self._recording = Recording(optimizer, log_dir, strategy=self.name)
+
+    @property
+    def name(self) -> str:
+        """As it stands in recordings."""
+        return "ddp"
+
+    def rounds(self, pieces: Pieces, parts: int) -> Iterator[Pieces]:
+        """One mini-batch a step."""
+        for piece in pieces:
+            self._optimizer.zero_grad()
+            yield (piece,)
+
+    def step(self, loss: float) -> None:
+        """The ranks have met in the backward pass."""
+        self._recording.loss(loss)
+        self._optimizer.step()
+
+    def finish(self) -> None:
+        """Nothing to wait for: the ranks are in step."""
+        self._recording.close()
+
+    def close(self) -> None:
+        """Leaves the group to the end of the process: destroyed while the wrapped model lives, Gloo may hang."""
+        dist.barrier()
+
+
+class TorchPostLocalSGD(TorchDDP):
+    """torch's own post-local SGD: after a warm-up as DDP, ranks step alone and average their weights now and then."""
+
+    title = "torch post-local SGD"
+
+    def __init__(self, period: int = 4, warmup: int = 16) -> None:
+        if not isinstance(period, int) or period < 2 or not isinstance(warmup, int) or warmup < 0:
+            raise InvalidRules(f"period={period!r} must be a whole number from 2, warmup={warmup!r} one from 0")
+        self._period, self._warmup = period, warmup
+
+    @property
+    def name(self) -> str:
+        """As it stands in recordings."""
+        return "torch-post-local-sgd"
+
+    def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
+        """With torch's hook and torch's averager."""
+        super().start(model, optimizer, log_dir)
+        state = PostLocalSGDState(  # type: ignore[no-untyped-call]
+            process_group=None, subgroup=None, start_localSGD_iter=self._warmup, post_local_gradient_allreduce=False
+        )
+        self.model.register_comm_hook(state, post_localSGD_hook)  # type: ignore[operator]
+        self._averager = PeriodicModelAverager(period=self._period, warmup_steps=self._warmup)
+
+    def step(self, loss: float) -> None:
+        """Steps alone, then averages, if it is time."""
+        super().step(loss)
+        with self._recording.pause():
+            self._averager.average_parameters(self.model.parameters())
+
+
+class Outpace(System):
+    """outpace with one of its strategies."""
+
+    in_step = False
+
+    def __init__(self, name: str, strategy: Strategy) -> None:
+        self.title, self._name, self._strategy, self.polls = name, name, strategy, strategy.polls
+
+    def check(self, ranks: int) -> None:
+        """What the strategy makes of so many ranks."""
+        self._strategy.rules(ranks)
+
+    def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
+        """Wraps the optimizer."""
+        self.model = model
+        self._optimizer = DistributedOptimizer(optimizer, self._strategy, model, log_dir=log_dir, timeout_s=TIMEOUT_S)
+
+    def rounds(self, pieces: Pieces, parts: int) -> Iterator[MicrobatchRound]:
+        """As the strategy cuts them."""
+        return self._optimizer.rounds(pieces, microbatches=parts)
+
+    def step(self, loss: float) -> None:
+        """Contributes, and waits as the strategy says."""
+        self._optimizer.step(loss=loss)
+
+    def finish(self) -> None:
+        """Waits for what is still on its way."""
+        self._optimizer.finish()
+
+    def close(self) -> None:
+        """Nothing left to do after `finish`."""
+
+
+BASELINES: dict[str, Callable[..., System]] = {"ddp": TorchDDP, "torch-post-local-sgd": TorchPostLocalSGD}
+
+
+def system(name: str) -> System:
+    """The system of this name, with options. Raises `UnknownName` or `InvalidRules` as strategies do."""
+    return build(name, {**BASELINES, **{n: _strategy_maker(name, maker) for n, maker in STRATEGIES.items()}}, "system")
+
+
+def table() -> list[tuple[str, str]]:
+    """All names, each with what it is in a sentence: torch's first."""
+    torchs = [(name, (maker.__doc__ or "").partition("\n")[0]) for name, maker in BASELINES.items()]
+    return [*torchs, *strategy_table()]
+
+
+def _strategy_maker(name: str, maker: Callable[..., Strategy]) -> Callable[..., System]:
+    """With the options of the strategy."""
+
+    def make(**options: Any) -> System:
+        return Outpace(name, maker(**options))
+
+    make.__signature__ = signature(maker)  # type: ignore[attr-defined]
+    return make

@@ -1,0 +1,57 @@
+"""Random numbers and shares that workloads have in common. Owns how data is dealt to ranks; touches no global state."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+from outpace.errors import InvalidRules
+
+
+def seed_of(which: str) -> int:
+    """A seed for whatever has this name: the same in every process."""
+    return int.from_bytes(hashlib.blake2b(which.encode(), digest_size=7).digest(), "big")
+
+
+def generator(which: str) -> torch.Generator:
+    """A generator of its own for whatever has this name."""
+    return torch.Generator().manual_seed(seed_of(which))
+
+
+def check_world(world: int, batch: int, workload: str, samples: str) -> None:
+    """Raises `InvalidRules` if a workload's mini-batch has fewer samples than there are ranks."""
+    if not 1 <= world <= batch:
+        raise InvalidRules(
+            f"{workload}'s mini-batch of {batch} {samples} can be split over 1 to {batch} ranks, not {world}"
+        )
+
+
+class Buckets:
+    """Deals samples to ranks so that each mini-batch holds samples of similar length, and pads little.
+
+    In every epoch, all samples are sorted by length, cut into as many buckets as there are steps of all ranks, and the
+    buckets are dealt in a random order. Samples of equal length change places from epoch to epoch.
+    """
+
+    def __init__(self, lengths: Tensor, batch: int, which: str) -> None:
+        self.steps = len(lengths) // batch  #: of an epoch, in a world of any size
+        self._lengths, self._which = lengths, which
+        self._latest: tuple[int, Tensor] = -1, lengths
+
+    def indices(self, step: int, rank: int, world: int) -> Tensor:
+        """Of the samples of this rank's step, shortest first."""
+        epoch, place = divmod(step, self.steps)
+        count = self.steps * world
+        dealt = torch.randperm(count, generator=generator(f"{self._which}/buckets/{epoch}"))
+        bucket = int(dealt[place * world + rank])
+        order = self._order(epoch)
+        return order[bucket * len(order) // count : (bucket + 1) * len(order) // count]
+
+    def _order(self, epoch: int) -> Tensor:
+        """All samples by length. Kept for the epoch, because sorting costs more than the rest of a batch."""
+        if self._latest[0] != epoch:
+            shuffled = torch.randperm(len(self._lengths), generator=generator(f"{self._which}/ties/{epoch}"))
+            self._latest = epoch, shuffled[self._lengths[shuffled].argsort(stable=True)]
+        return self._latest[1]

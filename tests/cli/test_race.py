@@ -1,0 +1,179 @@
+"""`outpace race` from the outside: real processes, and what they leave behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SYSTEMS = ["ddp", "torch-post-local-sgd:warmup=2", "allreduce", "eager-majority", "wagma", "nonblocking"]
+SMALL = ["--ranks", "2", "--imbalance", "random:k=1,delay_ms=10", "--rounds", "6", "--compute-ms", "5"]
+
+
+def start(*options):
+    """The race in a session of its own, as a shell starts it."""
+    command = [sys.executable, "-m", "outpace", "race", *map(str, options)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, start_new_session=True, preexec_fn=hear_ctrl_c, **pipes)
+
+
+def hear_ctrl_c():
+    """A shell has its background jobs ignore SIGINT, and with them everything they start: these tests among it."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def living(group):
+    """Processes of this process group that have not ended."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, number = entry.read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue  # it ended while we looked
+        if int(number) == group and state not in "ZX":
+            found.append(entry.parent.name)
+    return found
+
+
+def wait_until_gone(group):
+    """Waits for helpers of multiprocessing, which end when they notice that their parent has."""
+    deadline = time.monotonic() + 20
+    while living(group):
+        assert time.monotonic() < deadline, f"still there: {living(group)}"
+        time.sleep(0.02)
+
+
+def raced(code, *options):
+    """The document and the standard error of a race that ended with this code."""
+    race = start("--json", *options)
+    out, err = race.communicate(timeout=150)
+    assert race.returncode == code, err
+    wait_until_gone(race.pid)
+    return json.loads(out), err
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return tmp_path_factory.mktemp("small") / "race"
+
+
+@pytest.fixture(scope="module")
+def small(run_dir):
+    return raced(0, *SMALL, "--strategies", ",".join(SYSTEMS), "--seed", 3, "--run-dir", run_dir)[0]
+
+
+def test_json_is_one_document_with_every_system(small, run_dir):
+    assert [s["system"] for s in small["systems"]] == SYSTEMS
+    assert small["interrupted"] is False
+    assert small["command"] == f"outpace race {' '.join(SMALL)} --seed 3 --strategies {','.join(SYSTEMS)}"
+    assert small["run_dir"] == str(run_dir)
+
+
+def test_every_system_computes_the_same_work(small):
+    rates = {s["system"]: s["seconds"] * s["samples_per_s"] for s in small["systems"]}
+    assert set(map(round, rates.values())) == {6 * 2048}
+
+
+def test_systems_that_wait_for_everybody_compute_the_same(small):
+    by_name = {s["system"]: s for s in small["systems"]}
+    ddp, allreduce = by_name["ddp"], by_name["allreduce"]
+    assert allreduce["final_loss"] == pytest.approx(ddp["final_loss"], rel=1e-4)
+    assert ddp["late_share"] == allreduce["late_share"] == 0
+    assert ddp["speedup"] == 1
+    assert ddp["slowest_share"] == 0.5
+
+
+def test_every_system_learns(small, run_dir):
+    race = json.loads((run_dir / "race.json").read_text())
+    for entry in race["entries"]:
+        (attempt,) = entry["attempts"]
+        assert attempt["curve"][-1][2] < 0.8 * attempt["curve"][0][2]
+        assert attempt["losses"]
+
+
+def test_the_run_directory_has_a_report_and_a_recording_of_every_system(small, run_dir):
+    assert (run_dir / "report.html").stat().st_size > 1_000_000
+    assert small["report"] == str(run_dir / "report.html")
+    for number, name in enumerate(SYSTEMS, 1):
+        (directory,) = run_dir.glob(f"{number:02d}-{name.partition(':')[0]}*")
+        assert len(list(directory.glob("rank-*.jsonl"))) == 2
+
+
+def test_a_report_can_be_made_again(small, run_dir):
+    (run_dir / "report.html").unlink()
+    done = subprocess.run(
+        [sys.executable, "-m", "outpace", "report", run_dir], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == f"{run_dir / 'report.html'}\n"
+    assert (run_dir / "report.html").stat().st_size > 1_000_000
+
+
+def test_ctrl_c_reports_what_ran_and_leaves_no_process(tmp_path):
+    race = start(*SMALL[:4], "--seconds", 600, "--strategies", "eager-solo", "--json", "--run-dir", tmp_path / "race")
+    wait_for_steps(race, tmp_path / "race" / "01-eager-solo")
+    os.killpg(race.pid, signal.SIGINT)
+    out, err = race.communicate(timeout=60)
+    assert race.returncode == 130
+    assert "Traceback" not in err
+    document = json.loads(out)
+    assert document["interrupted"] is True
+    assert document["systems"] == []
+    assert (tmp_path / "race" / "report.html").is_file()
+    wait_until_gone(race.pid)
+
+
+def wait_for_steps(race, directory):
+    """Until a rank has recorded a step."""
+    deadline = time.monotonic() + 60
+    while not any('"step"' in file.read_text() for file in directory.glob("rank-*.jsonl")):
+        assert race.poll() is None, race.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+SCRIPT = """
+import sys
+import torch
+import outpace
+
+model = torch.nn.Linear(4, 1)
+with outpace.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), "eager-solo", model) as optimizer:
+    if "{fails}" in repr(optimizer):
+        raise ValueError("a bad day")
+    for step in range(int(sys.argv[1])):
+        optimizer.zero_grad()
+        loss = model(torch.ones(2, 4)).square().mean()
+        loss.backward()
+        optimizer.step(loss=loss)
+print("done")
+"""
+
+
+def test_a_script_runs_once_for_each_strategy_and_a_failure_is_a_row(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.format(fails="majority"))
+    options = ["--script", script, "--ranks", 2, "--run-dir", tmp_path / "race"]
+    strategies = "allreduce,eager-majority,eager-solo:grace=0"
+    document, _ = raced(0, *options, "--strategies", strategies, "--", 7)
+    allreduce, majority, solo = document["systems"]
+    assert document["metric"] == "training loss"
+    assert document["command"].endswith(f"--strategies {strategies} -- 7")
+    assert allreduce["error"] is None
+    assert allreduce["samples_per_s"] * allreduce["seconds"] == pytest.approx(14)
+    assert solo["final_loss"] < 1
+    assert "ValueError: a bad day" in majority["error"]
+    assert "Traceback" in next((tmp_path / "race").glob("02-*/failure.txt")).read_text()
+    assert next((tmp_path / "race").glob("01-*/output-00001.txt")).read_text() == "done\n"
+
+
+def test_a_race_that_nobody_finished_says_so(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("print('no optimizer here')")
+    options = ["--script", script, "--ranks", 2, "--strategies", "eager-solo", "--run-dir", tmp_path / "race"]
+    document, _ = raced(1, *options)
+    assert "recorded no step" in document["systems"][0]["error"]
+    assert "Nobody won" in document["verdict"]
