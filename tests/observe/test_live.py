@@ -246,6 +246,7 @@ def test_speeds_are_of_the_last_seconds_and_fall_when_nothing_comes(tmp_path):
     live = followed(tmp_path, end)
     assert live.ranks[0].steps_per_s == pytest.approx(10)
     assert live.samples_per_s == pytest.approx(320)
+    assert followed(tmp_path, end + 500 * MS).samples_per_s == pytest.approx(320), "what is not written is not missing"
     assert followed(tmp_path, end + 20_000 * MS).ranks[0].steps_per_s < 1
 
 

@@ -28,6 +28,13 @@ class Browser:
         for end in (to_browser, from_browser, *ends):
             os.close(end)
         self._answers, self._count, self._session = os.fdopen(self._read, "rb"), 0, None
+        try:
+            self._open(page)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def _open(self, page: Path) -> None:
         target = self.ask("Target.createTarget", url="about:blank")["targetId"]
         self._session = self.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         self.ask("Page.enable")

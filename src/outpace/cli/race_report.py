@@ -15,6 +15,7 @@ from rich.text import Text
 from outpace.cli.comparison import notes_grid
 from outpace.race.directory import plain
 from outpace.race.result import Entry, Race
+from outpace.report.outcome import target_text
 from outpace.report.words import verdict
 
 
@@ -84,10 +85,10 @@ def table(race: Race) -> Table:
     s = race.settings
     computing = f", {s.compute_ms:g} ms of computing emulated" if s.is_emulated else ""
     title = f"{s.trains}, {s.ranks} ranks, imbalance {s.imbalance}{computing}"
-    grid = Table(title=title, title_style="bold", box=SIMPLE_HEAD, pad_edge=False)
-    grid.add_column("system", overflow="fold", min_width=min(24, max(len(entry.title) for entry in race.entries)))
-    for name in ("time", "speed-up", "to target", race.metric.name, "waited", "late", "slowest"):
-        grid.add_column(name, justify="right")
+    grid = Table(title=title, title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    grid.add_column("system", overflow="fold")
+    for name in ("time", "speed-up", "to target", race.metric.name, "waited", "late", "share"):
+        grid.add_column(name, justify="right", no_wrap=True)
     for entry in race.entries:
         if entry.finished:
             grid.add_row(*_cells(race, entry), style="bold green" if entry is race.winner else None)
@@ -122,7 +123,7 @@ def _notes(race: Race) -> dict[str, str]:
     if race.baseline is not None:
         notes["speed-up"] = f"in samples a second, over {race.baseline.title}"
     if race.target is not None:
-        notes["to target"] = f"until rank 0's model had a {race.metric.name} of {race.metric.text(race.target)}"
+        notes["to target"] = f"until rank 0's model was at {target_text(race)}"
     notes[race.metric.name] = "of the training itself" if s.script else "at the end, on data that no rank trains on"
     notes["waited"] = "for other ranks, and communication: of each rank, in the mean"
     dropped = sum(rank.dropped for e in race.finished for attempt in e.finished for rank in attempt.ranks)
@@ -130,5 +131,5 @@ def _notes(race: Race) -> dict[str, str]:
         "share of contributions taken in by a later round than the one they were computed for; "
         f"{f'{dropped:,}' if dropped else 'none'} dropped"
     )
-    notes["slowest"] = f"share of the slowest rank in what was applied, where {1 / s.ranks:.1%} would be even"
+    notes["share"] = f"of the slowest rank in what was applied, where {1 / s.ranks:.1%} would be even"
     return notes

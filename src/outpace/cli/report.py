@@ -7,9 +7,7 @@ from typing import Any
 
 from outpace.report.page import write
 
-DESCRIPTION = (
-    "Makes the report of a race again from its run directory: one HTML file that needs nothing else."
-)
+DESCRIPTION = "Makes the report of a race again from its run directory: one HTML file that needs nothing else."
 
 
 def add(commands: Any) -> None:

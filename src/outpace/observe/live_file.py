@@ -78,4 +78,4 @@ class FollowedFile:
         if len(rest) >= LINE_BYTES and not self._is_passing:
             self.state.take(None)
             self._is_passing = True
-        self._rest = b""
+        self._rest = b"" if self._is_passing else rest

@@ -7,10 +7,9 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid
 from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult
@@ -19,8 +18,6 @@ from outpace.workloads.base import Metric
 
 FILE = "race.json"
 FORMAT = 1  #: grows when a reader of today would misunderstand it
-
-T = TypeVar("T")
 
 
 def make(path: str | Path | None) -> Path:
@@ -67,43 +64,61 @@ def load(directory: str | Path) -> Race:
         ) from error
     try:
         return _race(document)
-    except (KeyError, TypeError, ValueError, AttributeError, InvalidRules) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, InvalidRules, OverflowError) as error:
         raise TraceInvalid(f"{path} is not what a race wrote: {type(error).__name__}: {error}") from error
 
 
 def _race(document: dict[str, Any]) -> Race:
     if document["format"] != FORMAT:
         raise ValueError(f"its format is {document['format']!r}, and this version of outpace reads {FORMAT}")
-    known = _fields(Race, document)
-    known["settings"] = Settings(**document["settings"])
-    known["metric"] = Metric(*document["metric"])
-    known["entries"] = tuple(_entry(entry) for entry in document["entries"])
-    return Race(**known)
+    settings = _known(Settings, document["settings"])
+    name, higher_is_better, is_share = document["metric"]
+    return Race(
+        **_known(Race, document),
+        settings=Settings(**settings, arguments=tuple(map(str, document["settings"]["arguments"]))),
+        metric=Metric(str(name), bool(higher_is_better), bool(is_share)),
+        entries=tuple(_entry(entry) for entry in document["entries"]),
+    )
 
 
 def _entry(plain: dict[str, Any]) -> Entry:
-    return Entry(str(plain["system"]), str(plain["title"]), tuple(_attempt(a) for a in plain["attempts"]))
+    return Entry(**_known(Entry, plain), attempts=tuple(_attempt(a) for a in plain["attempts"]))
 
 
 def _attempt(plain: dict[str, Any]) -> Attempt:
-    known = _fields(Attempt, plain)
-    known["curve"] = tuple(Point(*map(_number, point)) for point in plain["curve"])
-    known["losses"] = tuple(Losses(*map(_number, point)) for point in plain["losses"])
-    known["staleness"] = tuple((int(late), int(count)) for late, count in plain["staleness"])
-    known["ranks"] = tuple(RankResult(**_fields(RankResult, rank)) for rank in plain["ranks"])
-    if Path(known["directory"]).is_absolute() or ".." in Path(known["directory"]).parts:
-        raise ValueError(f"{known['directory']!r} lies outside of the run directory")
-    return Attempt(**known)
+    attempt = Attempt(
+        **_known(Attempt, plain),
+        curve=tuple(Point(*map(_number, point)) for point in plain["curve"]),
+        losses=tuple(Losses(*map(_number, point)) for point in plain["losses"]),
+        staleness=tuple((int(late), int(count)) for late, count in plain["staleness"]),
+        ranks=tuple(RankResult(**_known(RankResult, rank)) for rank in plain["ranks"]),
+    )
+    if Path(attempt.directory).is_absolute() or ".." in Path(attempt.directory).parts:
+        raise ValueError(f"{attempt.directory!r} lies outside of the run directory")
+    if attempt.error is None and not (attempt.ranks and attempt.seconds > 0):
+        raise ValueError("an attempt without an error has ranks that trained")
+    return attempt
 
 
-def _fields(kind: Callable[..., Any], plain: dict[str, Any]) -> dict[str, Any]:
-    """What the document has of a dataclass; other keys are left out."""
-    return {field.name: plain[field.name] for field in fields(kind)}  # type: ignore[arg-type]
+def _known(kind: Any, plain: dict[str, Any]) -> dict[str, Any]:
+    """The plain values of a dataclass, each of its type; what else the document has is left out."""
+    known = {}
+    for field in fields(kind):
+        kinds = tuple(_PLAIN[name] for name in str(field.type).split(" | ") if name in _PLAIN)
+        if kinds:
+            value = plain[field.name]
+            if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+                raise ValueError(f"it has {field.name}={value!r}")
+            known[field.name] = float(value) if "float" in str(field.type) and value is not None else value
+    return known
+
+
+_PLAIN: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": bool, "None": type(None)}
 
 
 def _number(value: object) -> float:
     """A number; what JSON had none for was not finite."""
-    if value is not None and not isinstance(value, (int, float)):
+    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
         raise ValueError(f"{value!r} is no number")
     return math.nan if value is None else float(value)
 

@@ -48,7 +48,7 @@ def attempt_of(attempt: Attempt, trace: Trace, samples: Sequence[float] = (), cu
 
 def _rank_result(rank: RankTrace, tally: Tally, applied: int, samples: float) -> RankResult:
     begin_ns, end_ns = rank.steps[0].begin_ns, _end_ns(rank)
-    paused_s = sum(pause.end_ns - pause.begin_ns for pause in rank.pauses) / 1e9
+    paused_s = sum(pause.end_ns - pause.begin_ns for pause in rank.pauses if pause.begin_ns >= begin_ns) / 1e9
     return RankResult(
         rank=rank.rank,
         steps=len(rank.steps),

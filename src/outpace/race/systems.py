@@ -84,8 +84,9 @@ class TorchDDP(System):
         dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT_S))
         self._optimizer = optimizer
         self.model = DistributedDataParallel(model)
-        dist.barrier()
         self._recording = Recording(optimizer, log_dir, strategy=self.name)
+        with self._recording.pause():
+            dist.barrier()
 
     @property
     def name(self) -> str:

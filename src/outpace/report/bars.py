@@ -11,6 +11,7 @@ from outpace.report.colours import INK, SURFACE, Look, looks
 from outpace.report.layout import axis, figure, label, wrapped
 from outpace.report.measures import to_target
 from outpace.report.numbers import seconds, times
+from outpace.report.table import ranked
 
 LINE = 17  #: pixels of a line of a name beside its bar
 MOST_BINS = 8  #: contributions that were later than this are counted together
@@ -20,7 +21,7 @@ def target_bars(race: Race) -> dict[str, Any] | None:
     """Seconds to the target, the fastest on top; None without a target that somebody reached."""
     if not any(to_target(race, entry) for entry in race.finished):
         return None
-    order = sorted(race.finished, key=lambda entry: -(race.seconds_to_target(entry) or float("inf")))
+    order = [entry for entry in reversed(ranked(race)) if entry.finished]
     longest = max(found.high for entry in order if (found := to_target(race, entry)))
     names: dict[str, Any] = {"tickvals": list(range(len(order))), "ticktext": [wrapped(entry.title) for entry in order]}
     row = max(44, 10 + LINE * max(1 + name.count("<br>") for name in names["ticktext"]))
@@ -28,7 +29,7 @@ def target_bars(race: Race) -> dict[str, Any] | None:
     return figure(
         traces,
         70 + row * len(order),
-        xaxis=axis("seconds", range=[0, longest * 1.06], fixedrange=True),
+        xaxis=axis("seconds", range=[0, longest * 1.06 or 1], fixedrange=True),
         yaxis=axis(**names, showgrid=False, tickfont={"color": INK, "size": 13}, ticklabelstandoff=6),
         bargap=0.35,
         barmode="overlay",
