@@ -37,6 +37,7 @@ bench: .venv/ready
 	$(BIN)/python bench/scale.py
 	$(BIN)/python bench/published.py
 	$(BIN)/python bench/convergence.py
+	$(BIN)/python bench/races.py
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

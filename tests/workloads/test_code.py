@@ -10,7 +10,7 @@ import torch
 
 from outpace.errors import InvalidRules, OutpaceError
 from outpace.workloads import functions, workload
-from outpace.workloads.code import Code, longest_of
+from outpace.workloads.code import Code, lengths_of
 from outpace.workloads.functions import BEGIN, HELD_OUT, PADDING, TOKENS, TRAINED, VOCABULARY, corpus
 
 
@@ -83,8 +83,8 @@ def test_padding_changes_neither_losses_nor_costs() -> None:
     model, (inputs, targets) = task.model(), task.batch(1, 0, 8)
     wider, beyond = (torch.nn.functional.pad(part, (0, 9)) for part in (inputs, targets))
     assert torch.equal(task.loss(model(wider), beyond), task.loss(model(inputs), targets))
-    assert task.cost(wider, wider) == task.cost(inputs, inputs) == longest_of(inputs) / task._mean_length
-    assert torch.allclose(model(inputs[:1])[0], model(inputs)[0, : longest_of(inputs[:1])], atol=1e-5)
+    assert task.cost(wider, wider) == task.cost(inputs, inputs)
+    assert torch.allclose(model(inputs[:1])[0], model(inputs)[0, : int(lengths_of(inputs[:1]))], atol=1e-5)
 
 
 def test_parts_of_a_mini_batch_have_its_loss_in_the_mean_of_their_tokens() -> None:

@@ -124,6 +124,14 @@ def test_equal_parts_of_a_mini_batch_have_its_loss_in_the_mean(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_equal_parts_of_a_mini_batch_have_its_cost_in_the_mean(name: str) -> None:
+    task = workload(name)
+    model, (inputs, _) = task.model(), task.batch(2, 1, 8)
+    costs = [task.cost(part, model(part)) for part in inputs.tensor_split(4)]
+    assert sum(costs) / 4 == pytest.approx(task.cost(inputs, model(inputs)), rel=1e-6)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_every_parameter_gets_a_gradient_from_a_single_sample_as_ddp_requires(name: str) -> None:
     task = workload(name)
     model, (inputs, targets) = task.model(), task.batch(0, 0, 8)

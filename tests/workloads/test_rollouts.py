@@ -52,9 +52,8 @@ def test_what_happens_in_an_episode_does_not_depend_on_its_companions() -> None:
     assert (together.senses[mine] == alone.senses).all()
 
 
-def test_the_longest_of_sixteen_corridors_is_spread_as_the_times_of_dd_ppo() -> None:
-    longest = corridors.lengths(np.arange(16 * 5000)).reshape(5000, 16).max(axis=1)
-    seconds = longest / corridors.CELLS_PER_S
+def test_corridors_are_as_unequal_as_the_times_of_dd_ppo() -> None:
+    seconds = corridors.lengths(np.arange(20_000)) / corridors.CELLS_PER_S
     assert np.median(seconds) == pytest.approx(1.95, abs=0.13), "cells are whole"
     assert seconds.mean() == pytest.approx(2.29, abs=0.1)
     assert (seconds > 4).mean() == pytest.approx(0.043, abs=0.01)

@@ -75,6 +75,7 @@ class Workload(ABC):
     def cost(self, inputs: Tensor, outputs: Tensor) -> float:
         """How long this (micro-)batch takes to compute, where 1 is the mean of as many samples.
 
-        Where samples differ in size, this is the imbalance that they bring along.
+        Where samples differ in size, this is the imbalance that they bring along. Equal parts of a mini-batch have its
+        cost in the mean, so that nobody gains or loses by splitting it.
         """
         return 1.0

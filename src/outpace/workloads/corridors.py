@@ -20,8 +20,7 @@ from outpace.imbalance.workloads import rollout_s
 
 SIDES = 4  #: north, east, south, west; the opposite of a side is two further on
 SENSES = 2 * SIDES  #: how open each side looks, and which way the agent went last
-CELLS_PER_S = 4.0  #: of DD-PPO's time: 7 cells at least, 8 in the median of mini-batches of 16, 174 at most
-LIKE_PAPER = 16  #: episodes whose longest is distributed as published: one rank's, with 8 ranks
+CELLS_PER_S = 4.0  #: of DD-PPO's time: 7 cells at least, 8 in the median, 174 at most
 DIMNESS = 0.55  #: by how much an open side may look less open, and a wall more
 PATIENCE = 2  #: steps that an agent may take for each cell
 
@@ -71,8 +70,8 @@ def play(episodes: Whole, scenes: Whole, policy: Policy) -> Played:
 
 
 def lengths(scenes: Whole) -> Whole:
-    """Cells of each scene's corridor: so that the longest of 16 is as long as one of DD-PPO's iterations."""
-    chances = 1 - _uniform(scenes, 1, _LENGTHS)[:, 0] ** LIKE_PAPER
+    """Cells of each scene's corridor, as unequal as DD-PPO's iterations are long."""
+    chances = 1 - _uniform(scenes, 1, _LENGTHS)[:, 0]
     return np.array([round(CELLS_PER_S * rollout_s(chance)) for chance in chances])
 
 
