@@ -73,7 +73,8 @@ FORMULAS: dict[str, Divisor] = {
     "ringmaster": world,
     "ringmaster:delay=2": world,
     "ringmaster:normalise=sum": one,
-    "nonblocking": finished,
+    "nonblocking": world,
+    "nonblocking:normalise=finished": finished,
     "dropcompute": world,
 }
 

@@ -36,7 +36,6 @@ class DropCompute(CountsMicrobatches):
 
     tau_ms: str | float = "auto"
     calibrate: int = 50
-    normalise: str = "planned"
     rest: str = "drop"
 
     def __post_init__(self) -> None:

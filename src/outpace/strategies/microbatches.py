@@ -16,11 +16,11 @@ class CountsMicrobatches(Strategy):
     """A round may end before all micro-batches are computed, and is divided by those that are counted.
 
     rest: micro-batches that were not begun are carried as data into the next round ("carry"), or dropped ("drop").
-    normalise: divide by the "finished" micro-batches, or by the "planned" ones: the learning rate follows the work.
+    normalise: divide by the "planned" micro-batches, so that the learning rate follows the work; or by the "finished".
     """
 
     rest: str = "carry"
-    normalise: str = "finished"
+    normalise: str = "planned"
     min_ranks: int | None = None
     codec: str = "none"
 
