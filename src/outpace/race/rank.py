@@ -1,8 +1,8 @@
 """The life of one rank in a race. Owns the loop that all systems share, and what a step's computing is.
 
 Unless told to compute for real, computing is emulated. Ranks of a race share a few cores, so their gradients would hold
-up each other and nothing else would be seen. A step therefore makes its real data and real forward pass, sleeps until
-as much time has passed as the batch and the imbalance ask for, and then runs its real backward pass.
+up each other and nothing else would be seen. A step therefore makes its real data and real forward pass, sleeps, and
+runs its real backward pass in time to be done when as much has passed as the batch and the imbalance ask for.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outpace.race.systems import system
 from outpace.workloads import Workload, workload
 
 POINTS = 32  #: of a curve, and one at its beginning
-FORWARD_SHARE = 1 / 3  #: of a step that is computed for real: the backward pass takes twice as long as the forward
+BACKWARD = 2.0  #: times as long as the forward pass, as is usual
 
 
 class Piece(NamedTuple):
@@ -108,26 +108,23 @@ class _Course:
 
     def compute(self, model: nn.Module, piece: Piece) -> float:
         """Forward, the rest of the time that computing takes, and backward. Returns the loss."""
-        began = time.monotonic() - piece.made_s
+        began, ran = time.monotonic() - piece.made_s, time.thread_time()
         outputs = model(piece.inputs)
         loss = self._task.loss(outputs, piece.targets)
-        due_s = self._due_s(piece, outputs, time.monotonic() - began)
-        time.sleep(max(0.0, began + due_s - time.monotonic()))
+        backward_s = BACKWARD * (time.thread_time() - ran)
+        due_s = self._due_s(piece, outputs, time.monotonic() - began + backward_s)
+        time.sleep(max(0.0, began + due_s - backward_s - time.monotonic()))
         loss.backward()  # type: ignore[no-untyped-call]
         if (piece.step, piece.part) > self._seen:
             self._seen = piece.step, piece.part
             self.samples += len(piece.inputs)
         return loss.item()
 
-    def _due_s(self, piece: Piece, outputs: Tensor, took_s: float) -> float:
-        """How long after its beginning the backward pass may begin."""
-        rank, world = self._place.rank, self._place.world
-        if self._base_s:
-            base_s = self._base_s * self._task.cost(piece.inputs, outputs)
-            return self._imbalance.compute_s(rank, world, piece.step, base_s) / self._parts
-        real_s = took_s / FORWARD_SHARE
-        slowed_s = self._imbalance.compute_s(rank, world, piece.step, real_s * self._parts) / self._parts
-        return took_s + slowed_s - real_s
+    def _due_s(self, piece: Piece, outputs: Tensor, real_s: float) -> float:
+        """How long computing takes, where it really takes `real_s`."""
+        emulated_s = self._base_s * self._task.cost(piece.inputs, outputs)
+        base_s = emulated_s if self._base_s else real_s * self._parts
+        return self._imbalance.compute_s(self._place.rank, self._place.world, piece.step, base_s) / self._parts
 
 
 class _Curve:
