@@ -135,7 +135,8 @@ class DistributedOptimizer(Optimizer):
         ready = time.monotonic_ns()
         self._refuse_closure(closure)
         self._check_usable("step")
-        work = self._work(samples)._replace(loss=_plain(loss))
+        is_loss_wanted = self._strategy.follows_loss or self._trace.is_recording  # to look at it waits for a GPU
+        work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         self._last = self._engine.run(self._computed_step(work))
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()

@@ -112,6 +112,18 @@ def test_a_report_can_be_made_again(small, run_dir):
     assert (run_dir / "report.html").stat().st_size > 1_000_000
 
 
+def test_systems_can_have_the_same_time_instead_and_be_repeated(tmp_path):
+    options = ["--workload", "digits", "--seconds", 0.7, "--compute-ms", 5, "--ranks", 2, "--repeat", 2]
+    options += ["--imbalance", "slow:k=1,factor=3", "--strategies", "ddp,eager-solo", "--run-dir", tmp_path / "race"]
+    ddp, solo = raced(0, *options)[0]["systems"]
+    assert ddp["attempts"] == solo["attempts"] == 2
+    race = json.loads((tmp_path / "race" / "race.json").read_text())
+    in_step, on_their_own = ([rank["steps"] for rank in e["attempts"][1]["ranks"]] for e in race["entries"])
+    assert in_step[0] == in_step[1] > 1
+    assert on_their_own[1] > 0
+    assert [attempt["seed"] for attempt in race["entries"][0]["attempts"]] == [0, 1]
+
+
 def test_ctrl_c_reports_what_ran_and_leaves_no_process(tmp_path):
     race = start(*SMALL[:4], "--seconds", 600, "--strategies", "eager-solo", "--json", "--run-dir", tmp_path / "race")
     wait_for_steps(race, tmp_path / "race" / "01-eager-solo")

@@ -71,7 +71,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option("--epochs", type=quantity("epochs"), metavar="N", help="how long to train (what suits the workload)")
     option("--rounds", type=at_least_one, metavar="N", help="instead: mini-batches of each rank")
     option("--seconds", type=quantity("seconds"), metavar="S", help="instead: the same time for every system")
-    option("--target", type=float, metavar="M", help="metric to take the time to (DDP's after 4/5 of its time)")
+    option("--target", type=float, metavar="M", help="metric to take the time to (98%% of what DDP learns)")
     option(
         "--microbatches",
         type=at_least_one,

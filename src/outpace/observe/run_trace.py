@@ -34,6 +34,11 @@ class RunTrace:
             if self._rank == 0:
                 is_installed()  # imports it now, while nobody waits for this rank
 
+    @property
+    def is_recording(self) -> bool:
+        """Whether what is told here is written anywhere."""
+        return self._recorder is not None
+
     def start(self, engine: RoundEngine, parameters: Sequence[torch.Tensor], strategy: object) -> None:
         """Begins to record."""
         self._engine = engine

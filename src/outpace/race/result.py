@@ -11,6 +11,7 @@ from typing import NamedTuple
 from outpace.race.settings import Settings
 from outpace.workloads.base import Metric
 
+LEARNED = 0.98  #: of what the baseline learns is the target; its very end is a matter of luck
 BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
 
 
@@ -159,11 +160,13 @@ class Race:
 
     @property
     def target(self) -> float | None:
-        """The metric that the time to target is taken of: the given one, or where the baseline was after four fifths of
-        its time. None if there is neither."""
+        """The metric that the time to target is taken of: the given one, or most of the way that the baseline went from
+        its beginning to its end. None if there is neither."""
         if self.settings.target is not None:
             return self.settings.target
-        return None if self.baseline is None else _after(0.8, self.baseline, self.metric)
+        ways = [] if self.baseline is None else [a.curve for a in self.baseline.finished if a.curve]
+        ends = [way[0].metric + LEARNED * (way[-1].metric - way[0].metric) for way in ways]
+        return fmean(ends) if ends else None
 
     def speedup(self, entry: Entry) -> float | None:
         """How many times faster than the baseline it did the same work; None without one."""
@@ -186,14 +189,3 @@ class Race:
         if timed:
             return min(timed, key=lambda pair: pair[0])[1]
         return max(self.finished, key=lambda e: e.mean(lambda a: a.samples_per_s), default=None)
-
-
-def _after(share: float, entry: Entry, metric: Metric) -> float | None:
-    """The best metric that this entry had reached after a share of its time, in the mean of its attempts."""
-    best = max if metric.higher_is_better else min
-    reached = [
-        best(point.metric for point in attempt.curve if point.seconds <= share * attempt.seconds)
-        for attempt in entry.finished
-        if any(point.seconds <= share * attempt.seconds for point in attempt.curve)
-    ]
-    return fmean(reached) if reached else None

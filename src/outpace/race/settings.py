@@ -14,7 +14,7 @@ class Settings:
     """A workload, the ranks that train it, how long, and what slows them down.
 
     epochs, rounds, seconds: how long each rank trains; one of them. A round is one mini-batch of every rank.
-    target: the metric that the time to target is taken of; by default where DDP was after four fifths of its time.
+    target: the metric that the time to target is taken of; by default 98 % of what DDP learns.
     compute_ms: emulated computing of a mean mini-batch; 0 computes for real, which is honest for ranks up to cores.
     microbatches: of a mini-batch, for strategies that may end one early.
     repeat: how often every system runs, each time with the next seed.

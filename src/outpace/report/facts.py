@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from outpace.race.result import Race
+from outpace.race.result import LEARNED, Race
 from outpace.report.numbers import counted
 from outpace.report.outcome import target_text
 
@@ -67,7 +67,7 @@ def _target(race: Race) -> str:
     text = target_text(race)
     if race.settings.target is not None or race.baseline is None:
         return text
-    return f"{text}: where {race.baseline.title} was after four fifths of its time"
+    return f"{text}: {LEARNED:.0%} of what {race.baseline.title} learned"
 
 
 def date(race: Race) -> str:

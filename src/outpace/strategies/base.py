@@ -31,6 +31,7 @@ class Strategy(ABC):
     sends_gradients = True  #: what is averaged are gradients, not weights
     codec: str = "none"  #: how gradients are coded on their way
     polls = False  #: whether it may end a round of micro-batches early
+    follows_loss = False  #: whether it looks at the losses that steps were given
     drops_rest = False  #: whether micro-batches that were not begun when a round ended early are thrown away
 
     @abstractmethod

@@ -179,6 +179,8 @@ class ALDSGD(DPSGD):
     every: int = 1
     rotate: bool = True
 
+    follows_loss = True
+
     def __post_init__(self) -> None:
         super().__post_init__()
         pulls = (self.c1, self.c2, self.p1, self.p2)

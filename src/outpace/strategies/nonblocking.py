@@ -6,12 +6,14 @@ any rank has finished all of its own, the update is made from what everybody has
     x[k+1] = x[k] - lr[k] * (sum over i of S_i) / (sum over i of b_i)
 
 S_i is the sum of rank i's b_i finished gradients, all of them at x[k]. The learning rate follows the finished work,
-lr[k] = lr * (sum over i of b_i) / (N * B), so each gradient weighs the same whichever round it is in; with
-normalise="finished" it stays as it is, and a round of few mini-batches is as long a step as one of all. After each mini-batch a rank leaves its sum
-where others can read it, so nobody is waited for, not even for a hand-over. It sees at its next boundary that the
-round is over: what it had not begun is carried as data into the next round. The mini-batch it was busy with is computed
-again, unless it is all the rank had for this round: that one is carried as a late gradient, as in eager-SGD, because a
-rank that needs longer for one mini-batch than the others for a round would otherwise never contribute.
+lr[k] = lr * (sum over i of b_i) / (N * B), so that a gradient weighs the same whichever round it is in; with
+normalise="finished" it stays as it is, and a round of few mini-batches is as long a step as one of all.
+
+After each mini-batch a rank leaves its sum where others can read it, so nobody is waited for, not even for a hand-over.
+It sees at its next boundary that the round is over: what it had not begun is carried as data into the next round. The
+mini-batch it was busy with is computed again, unless it is all the rank had for this round: that one is carried as a
+late gradient, as in eager-SGD, because a rank that needs longer for one mini-batch than the others for a round would
+otherwise never contribute.
 """
 
 from __future__ import annotations
