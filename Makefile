@@ -10,7 +10,7 @@ BIN := .venv/bin
 .PHONY: demo test lint format fuzz bench clean
 
 demo: .venv/ready
-	$(BIN)/outpace race --workload hyperplane --epochs 2.5 --imbalance random:k=1,delay_ms=200
+	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
 	$(BIN)/outpace race --workload sequences --epochs 6 --compute-ms 50
 
 test: lint

@@ -23,6 +23,7 @@ from typing import Any
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from outpace.errors import OutpaceError, RankFailed
+from outpace.signals import ctrl_c_later
 
 log = logging.getLogger("outpace")
 
@@ -76,11 +77,8 @@ def _context(fn: Callable[..., Any]) -> Any:
 def _start_server_deaf_to_ctrl_c() -> None:
     """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch is heard by the caller alone."""
     resource_tracker.ensure_running()  # first: starting it would lift the block
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with ctrl_c_later():
         forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _start(

@@ -142,7 +142,8 @@ class DistributedOptimizer(Optimizer):
             self._round.take_back()
         self._engine.begin_computing()
         self._steps += 1
-        self._trace.step(ready, self._last, work.samples, work.loss)
+        counted = work.samples if self._round is None or samples is not None else self._round.samples
+        self._trace.step(ready, self._last, counted, work.loss)
         if not self._last.waits:
             log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
 

@@ -39,7 +39,7 @@ def complaint(capsys, *argv):
         (["race", "--epochs", "0"], "epochs=0.0 must be more than 0"),
         (["race", "--seconds", "x"], "argument --seconds: 'x' must be a number of seconds"),
         (["race", "--target", "x"], "argument --target: invalid float value: 'x'"),
-        (["race", "--ranks", "2000"], "2,000 ranks need about 400.0 GB of memory"),
+        (["race", "--ranks", "2000"], "2,000 ranks need about 300.0 GB of memory"),
         (["race", "train.py"], "'train.py' is an argument for a script; name one with --script"),
         (["race", "--script", "nowhere.py"], "there is no script nowhere.py"),
         (["race", "--script", __file__, "--imbalance", "random"], "--imbalance slows down the built-in workloads only"),

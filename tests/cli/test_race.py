@@ -2,10 +2,12 @@
 
 import json
 import os
+import pty
 import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -136,6 +138,33 @@ def test_ctrl_c_reports_what_ran_and_leaves_no_process(tmp_path):
     assert document["systems"] == []
     assert (tmp_path / "race" / "report.html").is_file()
     wait_until_gone(race.pid)
+
+
+def test_on_a_terminal_the_ranks_are_seen_while_they_run(tmp_path):
+    ours, theirs = pty.openpty()
+    options = [*SMALL[:4], "--seconds", 2, "--compute-ms", 20, "--strategies", "ddp,eager-solo"]
+    command = [sys.executable, "-m", "outpace", "race", *map(str, options), "--run-dir", str(tmp_path / "race")]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "40"}
+    race = subprocess.Popen(command, stdout=theirs, stderr=theirs, start_new_session=True, env=environment)
+    os.close(theirs)
+    shown = read_to_its_end(ours)
+    assert race.wait(timeout=60) == 0
+    assert "eager-solo (2 of 2 systems)" in shown
+    assert "computing" in shown
+    assert "samples/s" in shown
+    assert "report.html" in shown
+    assert "Traceback" not in shown
+    wait_until_gone(race.pid)
+
+
+def read_to_its_end(terminal):
+    """What is written to a terminal until nobody holds it any more."""
+    shown = b""
+    with suppress(OSError):  # how Linux tells that the other end is closed
+        while data := os.read(terminal, 65536):
+            shown += data
+    os.close(terminal)
+    return shown.decode(errors="replace")
 
 
 def wait_for_steps(race, directory):

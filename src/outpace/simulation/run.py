@@ -20,6 +20,7 @@ from outpace.errors import OutpaceError
 from outpace.protocol.events import Event
 from outpace.protocol.members import Tally
 from outpace.protocol.rules import Rules
+from outpace.signals import ctrl_c_later
 from outpace.simulation.scenario import Scenario, Work
 from outpace.strategies import Strategy
 from outpace.strategies.base import After
@@ -127,8 +128,8 @@ class Run(ABC, Generic[E]):
         """Lets time pass until all work is done."""
         tasks: list[Task] = []
         try:
-            for engine in self._engines:
-                tasks.append(Task(self._world.clock, self._life(engine)).start())
+            with ctrl_c_later():  # a life that is in no task yet could not be ended
+                tasks += [Task(self._world.clock, self._life(engine)).start() for engine in self._engines]
             self._world.clock.run()
             self._check_ended(tasks)
         finally:
