@@ -90,6 +90,13 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
         metavar="NAMES",
         help=f"{helps['strategies']} ({','.join(systems)})",
     )
+    option(
+        "--microbatches",
+        type=at_least_one,
+        default=usual.microbatches,
+        metavar="N",
+        help="of a step, for strategies that may end one early (%(default)d)",
+    )
     option("--seed", type=int, default=usual.seed, metavar="N", help=f"{helps['seed']} (%(default)s)")
     option("--json", action="store_true", help="print one JSON document instead of a table")
 

@@ -72,13 +72,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option("--rounds", type=at_least_one, metavar="N", help="instead: mini-batches of each rank")
     option("--seconds", type=quantity("seconds"), metavar="S", help="instead: the same time for every system")
     option("--target", type=float, metavar="M", help="metric to take the time to (98%% of what DDP learns)")
-    option(
-        "--microbatches",
-        type=at_least_one,
-        default=USUAL.microbatches,
-        metavar="N",
-        help="of a step, for strategies that may end one early (%(default)d)",
-    )
     option("--repeat", type=at_least_one, default=1, metavar="N", help="times, each with the next seed (%(default)d)")
     option("--run-dir", metavar="DIR", help="where to keep everything (runs/race-DATE-TIME)")
 

@@ -70,13 +70,6 @@ def add(commands: Any) -> None:
         help="steps of each rank on average: they share one pool, and whoever is free takes the next (%(default)s)",
     )
     option("--own-steps", action="store_true", help="no pool: every rank makes exactly as many steps")
-    option(
-        "--microbatches",
-        type=at_least_one,
-        default=USUAL.microbatches,
-        metavar="N",
-        help="of a step, for strategies that may end one early (%(default)d)",
-    )
     option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
     option("--network", default=USUAL.network, metavar="NAME", help="what links the ranks (%(default)s)")
     option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help="optimizer step (%(default)g)")

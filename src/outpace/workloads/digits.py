@@ -8,7 +8,6 @@ and a half: it reads the one file out of the installed package.
 from __future__ import annotations
 
 import gzip
-import hashlib
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +16,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outpace.errors import InvalidRules, OutpaceError
+from outpace.errors import OutpaceError
 from outpace.workloads.base import ACCURACY, Score, Workload
+from outpace.workloads.draws import Shuffled, check_world, generator, seed_of
 
 PIXELS, HIDDEN, CLASSES = 64, 128, 10
 IMAGES, TRAINED, BATCH = 1797, 1024, 64  #: those not trained on are held out; TRAINED is a multiple of BATCH
@@ -45,6 +45,7 @@ class Digits(Workload):
 
     def __init__(self, seed: int = 0, split: int = 0) -> None:
         self.seed, self.split = seed, split
+        self._dealt = Shuffled(TRAINED, BATCH, f"digits/{seed}")
         pixels, classes = images()
         order = self._stratified(classes)
         self._inputs, self._targets = pixels[order[:TRAINED]], classes[order[:TRAINED]]
@@ -53,12 +54,12 @@ class Digits(Workload):
     @property
     def steps_per_epoch(self) -> int:
         """Steps of every rank in which the ranks together see each training image once, in a world of any size."""
-        return TRAINED // BATCH
+        return self._dealt.steps
 
     def model(self) -> nn.Module:
         """The model to train. All runs of a seed begin alike, and the caller's random numbers are left alone."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(_seed_of(f"{self.seed}/model"))
+            torch.manual_seed(seed_of(f"digits/{self.seed}/model"))
             return nn.Sequential(nn.Linear(PIXELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -67,10 +68,8 @@ class Digits(Workload):
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
         """This rank's part of the mini-batch of a step. Every epoch has an order of its own."""
-        check_world(world)
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = torch.randperm(TRAINED, generator=_generator(f"{self.seed}/epoch/{epoch}"))
-        mine = order[place * BATCH : (place + 1) * BATCH][rank::world]
+        check_world(world, BATCH, "digits", "images")
+        mine = self._dealt.indices(step, rank, world)
         return self._inputs[mine], self._targets[mine]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -87,18 +86,12 @@ class Digits(Workload):
 
     def _stratified(self, classes: Tensor) -> Tensor:
         """An order of all images in which every beginning, and so every split, has as much of each class as it can."""
-        shuffled = torch.randperm(len(classes), generator=_generator(f"split/{self.split}"))
+        shuffled = torch.randperm(len(classes), generator=generator(f"digits/split/{self.split}"))
         depth = torch.empty(len(classes), dtype=torch.float64)  # how far into its own class an image stands
         for digit in range(CLASSES):
             of_class = shuffled[classes[shuffled] == digit]
             depth[of_class] = (torch.arange(len(of_class), dtype=torch.float64) + 0.5) / len(of_class)
         return depth.argsort(stable=True)
-
-
-def check_world(world: int) -> None:
-    """Raises `InvalidRules` if the mini-batch has fewer images than there are ranks."""
-    if not 1 <= world <= BATCH:
-        raise InvalidRules(f"digits' mini-batch of {BATCH} images can be split over 1 to {BATCH} ranks, not {world}")
 
 
 @cache
@@ -121,11 +114,3 @@ def _path() -> Path:
         "the workload digits takes its images from scikit-learn, which is not installed here: nothing was trained. "
         "Install it with pip install 'outpace[data]', or choose the workload hyperplane, which makes its own data"
     )
-
-
-def _generator(which: str) -> torch.Generator:
-    return torch.Generator().manual_seed(_seed_of(which))
-
-
-def _seed_of(which: str) -> int:
-    return int.from_bytes(hashlib.blake2b(f"digits/{which}".encode(), digest_size=7).digest(), "big")

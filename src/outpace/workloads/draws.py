@@ -28,6 +28,20 @@ def check_world(world: int, batch: int, workload: str, samples: str) -> None:
         )
 
 
+class Shuffled:
+    """Deals samples to ranks in an order that is another one in every epoch."""
+
+    def __init__(self, count: int, batch: int, which: str) -> None:
+        self.steps = count // batch  #: of an epoch, in a world of any size
+        self._count, self._batch, self._which = count, batch, which
+
+    def indices(self, step: int, rank: int, world: int) -> Tensor:
+        """Of the samples of this rank's step."""
+        epoch, place = divmod(step, self.steps)
+        order = torch.randperm(self._count, generator=generator(f"{self._which}/epoch/{epoch}"))
+        return order[place * self._batch : (place + 1) * self._batch][rank::world]
+
+
 class Buckets:
     """Deals samples to ranks so that each mini-batch holds samples of similar length, and pads little.
 

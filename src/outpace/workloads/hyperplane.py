@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outpace.errors import InvalidRules
 from outpace.workloads.base import Score, Workload
+from outpace.workloads.draws import check_world
 
 DIMENSIONS, POINTS, BATCH = 8192, 32768, 2048  #: as in the paper
 LEARNING_RATE = 0.05  #: a quarter of where SGD diverges here: room for gradients that come a few rounds late
@@ -62,7 +62,7 @@ class Hyperplane(Workload):
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
         """This rank's part of the mini-batch of a step: real work of a few milliseconds, no memory kept."""
-        check_world(world)
+        check_world(world, BATCH, "hyperplane", "points")
         count = BATCH // world + (rank < BATCH % world)
         return self._points(count, f"train/{step % self.steps_per_epoch}/{rank}/{world}")
 
@@ -94,11 +94,3 @@ class Hyperplane(Workload):
     def _generator(self, which: str) -> torch.Generator:
         digest = hashlib.blake2b(f"{self.seed}/{which}".encode(), digest_size=7).digest()
         return torch.Generator().manual_seed(int.from_bytes(digest, "big"))
-
-
-def check_world(world: int) -> None:
-    """Raises `InvalidRules` if the mini-batch has fewer points than there are ranks."""
-    if not 1 <= world <= BATCH:
-        raise InvalidRules(
-            f"hyperplane's mini-batch of {BATCH} points can be split over 1 to {BATCH} ranks, not {world}"
-        )

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from outpace.workloads import digits
 from outpace.workloads.base import ACCURACY, Score, Workload
-from outpace.workloads.draws import check_world, generator, seed_of
+from outpace.workloads.draws import Shuffled, check_world, seed_of
 from outpace.workloads.images import DEBIAN, Labelled, read_directory
 
 TRAINED, HELD_OUT, BATCH, CLASSES = 8192, 2000, 128, 10
@@ -45,12 +45,13 @@ class Vision(Workload):
         trained, held_out = _images(data)
         self._inputs, self._targets = trained
         self._held_out = held_out
+        self._dealt = Shuffled(len(self._inputs), BATCH, f"vision/{seed}")
         self.race_epochs = RACE_STEPS / self.steps_per_epoch
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps of every rank in which the ranks together see each training image once, in a world of any size."""
-        return len(self._inputs) // BATCH
+        return self._dealt.steps
 
     def model(self) -> nn.Module:
         """A stem, two residual blocks, and a linear layer."""
@@ -74,9 +75,7 @@ class Vision(Workload):
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
         """This rank's part of the mini-batch of a step. Every epoch has an order of its own."""
         check_world(world, BATCH, "vision", "images")
-        epoch, place = divmod(step, self.steps_per_epoch)
-        order = torch.randperm(len(self._inputs), generator=generator(f"vision/{self.seed}/epoch/{epoch}"))
-        mine = order[place * BATCH : (place + 1) * BATCH][rank::world]
+        mine = self._dealt.indices(step, rank, world)
         return self._inputs[mine], self._targets[mine]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
