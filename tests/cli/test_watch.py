@@ -16,6 +16,10 @@ from outpace.cli.watch_view import line
 from outpace.observe.live import Follower
 from outpace.observe.recorder import Recorder
 from outpace.observe.trace_lines import Header, step_line
+from outpace.race.directory import save
+from outpace.race.result import Attempt, Entry, Race
+from outpace.race.settings import Settings
+from outpace.workloads.base import ACCURACY
 
 MS = 1_000_000
 COMMAND = [sys.executable, "-m", "outpace", "watch"]
@@ -182,6 +186,7 @@ def aged(directory, seconds):
 
 def test_a_race_is_followed_from_system_to_system(tmp_path, monkeypatch):
     monkeypatch.setattr(watch, "LOOK_EVERY_S", 0)
+    save(race("ddp", "eager-solo"), tmp_path)
     aged(recorded(tmp_path / "01-ddp"), 1000)
     seen = watch.lives(tmp_path)
     first = next(seen)
@@ -193,9 +198,19 @@ def test_a_race_is_followed_from_system_to_system(tmp_path, monkeypatch):
     assert not second.has_ended
 
 
-def test_a_race_has_ended_when_no_other_system_begins(capsys, tmp_path, monkeypatch):
-    monkeypatch.setattr(watch, "NEXT_SYSTEM_S", 0.0)
+def race(*systems, attempts=()):
+    entries = tuple(Entry(name, name, attempts) for name in systems)
+    return Race(Settings(), "outpace race", ACCURACY, entries)
+
+
+def test_a_race_is_over_when_all_its_systems_have_run(capsys, tmp_path):
+    save(race("ddp", attempts=(Attempt(0, "01-ddp", error="it failed"),)), tmp_path)
     recorded(tmp_path / "01-ddp")
+    assert shown(capsys, tmp_path).splitlines()[-1].startswith("all 2 ranks have finished: 8 steps")
+
+
+def test_of_several_jobs_the_latest_is_followed_to_its_end(capsys, tmp_path):
+    recorded(tmp_path / "monday")
     assert shown(capsys, tmp_path).splitlines()[-1].startswith("all 2 ranks have finished: 8 steps")
 
 

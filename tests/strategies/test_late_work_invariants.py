@@ -57,17 +57,17 @@ def used(strategy: str, imbalance: Table, divisor: float, parts: int = PARTS) ->
 
 @pytest.mark.parametrize("imbalance", [UNEVEN, VERY_SLOW], ids=["uneven", "very slow"])
 @pytest.mark.parametrize("work", ["0", "0.5", "1"])
-def test_nonblocking_uses_every_micro_batch_exactly_once(work: str, imbalance: Table) -> None:
-    counts, walks = used(
-        f"nonblocking:normalise=planned,work={work},max_staleness=64", imbalance, divisor=WORLD * PARTS
-    )
+@pytest.mark.parametrize("busy", ["carry", "again"])
+def test_nonblocking_uses_every_micro_batch_exactly_once(busy: str, work: str, imbalance: Table) -> None:
+    counts, walks = used(f"nonblocking:busy={busy},work={work},max_staleness=64", imbalance, divisor=WORLD * PARTS)
     assert torch.equal(counts, torch.ones_like(counts))
     for mine in walks:
-        assert sorted(set(mine.pieces)) == list(range(PIECES))
+        computed = mine.pieces if busy == "carry" else set(mine.pieces)
+        assert sorted(computed) == list(range(PIECES)), "and unless it is asked to, computes none twice"
 
 
 def test_nonblocking_that_drops_uses_nothing_twice_and_drops_only_what_was_not_begun() -> None:
-    counts, walks = used("nonblocking:normalise=planned,rest=drop", UNEVEN, divisor=WORLD * PARTS)
+    counts, walks = used("nonblocking:rest=drop", UNEVEN, divisor=WORLD * PARTS)
     assert set(counts.unique().tolist()) == {0.0, 1.0}
     applied = sum(c.samples for record in rounds_of(walks) for c in record.contributions)
     assert counts.sum() == applied < WORLD * PIECES
@@ -226,10 +226,18 @@ def test_a_rank_that_has_finished_nothing_changes_nothing_whatever_it_computes()
     assert all(torch.equal(clean[number], garbled[number]) for number in clean)
 
 
-def test_a_late_gradient_of_nonblocking_is_one_that_was_all_its_rank_had() -> None:
-    walks = walk_in_rounds(
-        "nonblocking", [range(PIECES)] * 3 + [range(4)], PARTS, pull, start=[1.0] * 6, imbalance=VERY_SLOW
-    )
+def test_a_late_gradient_of_nonblocking_is_the_one_its_rank_was_busy_with() -> None:
+    walks = walk_in_rounds("nonblocking", [range(PIECES)] * WORLD, PARTS, pull, start=[1.0] * 6, imbalance=UNEVEN)
+    late = [(record, c) for record in rounds_of(walks) for c in record.contributions if c.version != record.number]
+    assert len({c.rank for _, c in late}) > 1
+    assert all(c.late and c.samples == 1 and record.staleness(c) == 1 for record, c in late)
+    for record in rounds_of(walks):
+        assert max(Counter(c.rank for c in record.contributions if c.late).values(), default=0) <= 1
+
+
+def test_a_late_gradient_of_nonblocking_that_computes_again_is_one_that_was_all_its_rank_had() -> None:
+    data = [range(PIECES)] * 3 + [range(4)]
+    walks = walk_in_rounds("nonblocking:busy=again", data, PARTS, pull, start=[1.0] * 6, imbalance=VERY_SLOW)
     late = [(record, c) for record in rounds_of(walks) for c in record.contributions if c.version != record.number]
     assert late
     assert all(c.late and c.samples == 1 and 0 < record.staleness(c) <= 8 for record, c in late)

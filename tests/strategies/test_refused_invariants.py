@@ -35,6 +35,7 @@ WRONG = {
     "sgp:peers=0": "peers=0 must be a whole number, at least 1",
     "sgp:overlap=-1": "overlap=-1 must be a whole number of steps, 0 or more",
     "nonblocking:work=1.5": "must be a share of the planned work, from 0 to 1",
+    "nonblocking:busy=wait": "choose one of carry, again",
     "nonblocking:rest=keep": "choose one of carry, drop",
     "nonblocking:normalise=world": "must be finished or planned",
     "dropcompute:tau_ms=0": 'must be "auto" or more than 0 milliseconds',

@@ -15,8 +15,10 @@ from rich.text import Text
 
 from outpace.cli.parser import quantity
 from outpace.cli.watch_view import ended, line, view, waiting
+from outpace.errors import TraceInvalid
 from outpace.observe.live import Follower, Live
 from outpace.observe.live_directory import check_directory, current_run
+from outpace.race.directory import load
 
 DESCRIPTION = """
 Shows a job while it runs: how long each rank computes and waits, who is late now and by how much, the loss, and how
@@ -25,7 +27,6 @@ stale the contributions are. The job must record: DistributedOptimizer(..., log_
 """
 
 LOOK_EVERY_S = 0.25
-NEXT_SYSTEM_S = 30.0  #: a race is over when no system has begun for so long after the last one
 
 seconds = quantity("seconds")
 
@@ -80,17 +81,20 @@ def _in_lines(path: Path, console: Console, every_s: float) -> None:
 def lives(path: Path) -> Iterator[Live]:
     """The run in this directory, looked at again and again until it has ended; in a race's, one after the other."""
     follower = Follower(current_run(path))
-    ended_at: float | None = None
     while True:
         current = current_run(path)
         if current != follower.directory:
             follower = Follower(current)
         live = follower.poll()
         yield live
-        if not live.has_ended:
-            ended_at = None
-        elif current == path or time.monotonic() > (ended_at or time.monotonic()) + NEXT_SYSTEM_S:
+        if live.has_ended and (current == path or _is_race_over(path)):
             return
-        else:
-            ended_at = ended_at or time.monotonic()
         time.sleep(LOOK_EVERY_S)
+
+
+def _is_race_over(path: Path) -> bool:
+    """Whether no other system will begin. What is no race, but a directory of several jobs, ends with the latest."""
+    try:
+        return load(path).is_over
+    except TraceInvalid:
+        return True

@@ -147,8 +147,9 @@ class Engine(Protocol):
     async def help(self) -> None:
         """Does what there is to be done for a sealed round, without waiting for it."""
 
-    async def begin(self, work: Work, is_part: bool = False) -> Ticket:
-        """Gives a contribution away. Never waits for anybody. One that is a part can be added to by the next."""
+    async def begin(self, work: Work, is_part: bool = False, alone: bool = False) -> Ticket:
+        """Gives a contribution away. Never waits for anybody. One that is a part can be added to by the next; one that
+        is `alone` is not added to parts before it, whose round is over."""
 
     async def result(self, ticket: Ticket) -> None:
         """Waits until the round the ticket waits for is decided; returns at once for one that does not wait."""

@@ -99,14 +99,14 @@ class RoundEngine(ABC):
 
     # -- what strategies call --------------------------------------------------------------------------------------
 
-    async def begin(self, work: Work, is_part: bool = False) -> Ticket:
+    async def begin(self, work: Work, is_part: bool = False, alone: bool = False) -> Ticket:
         """Writes this rank's row and appends its arrival. Waits for nobody."""
         self._look()
         version = self.version
         work = work._replace(step=self._steps + 1)
         row = await self._free_row()
-        earlier = self.ledger.open.part_of(self.rank, self.incarnation)
-        pieces = 1 + (self._pieces if version == self._pieces_at else 0)
+        earlier = None if alone else self.ledger.open.part_of(self.rank, self.incarnation)
+        pieces = 1 + (self._pieces if version == self._pieces_at and not alone else 0)
         samples, planned = work.samples, work.planned
         if earlier is not None:
             await self._deposit(row, work, earlier.row)

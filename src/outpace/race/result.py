@@ -148,6 +148,11 @@ class Race:
     interrupted: bool = False
 
     @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self.interrupted or all(len(entry.attempts) >= self.settings.repeat for entry in self.entries)
+
+    @property
     def finished(self) -> tuple[Entry, ...]:
         """Entries with at least one attempt that came to its end."""
         return tuple(entry for entry in self.entries if entry.finished)

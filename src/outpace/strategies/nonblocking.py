@@ -11,9 +11,9 @@ normalise="finished" it stays as it is, and a round of few mini-batches is as lo
 
 After each mini-batch a rank leaves its sum where others can read it, so nobody is waited for, not even for a hand-over.
 It sees at its next boundary that the round is over: what it had not begun is carried as data into the next round. The
-mini-batch it was busy with is computed again, unless it is all the rank had for this round: that one is carried as a
-late gradient, as in eager-SGD, because a rank that needs longer for one mini-batch than the others for a round would
-otherwise never contribute.
+mini-batch it was busy with is carried as a late gradient, as in eager-SGD, so that no work is lost. With busy="again"
+it is computed again at the new weights, and nothing is late, unless it is all the rank had for this round: a rank that
+needs longer for one mini-batch than the others for a round would otherwise never contribute.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from outpace.protocol.rules import Rules
 from outpace.strategies.base import After, applied
 from outpace.strategies.microbatches import CountsMicrobatches
 
+BUSY = ("carry", "again")
+
 
 @dataclass(frozen=True)
 class NonBlocking(CountsMicrobatches):
@@ -33,6 +35,7 @@ class NonBlocking(CountsMicrobatches):
 
     work: share of all planned mini-batches that must be finished, too; 0: none, 1: all of them, as in allreduce.
     grace: seconds the first finisher leaves to ranks that only jitter; "auto" learns it, 0 is the paper's.
+    busy: the mini-batch under way when a round ends comes late ("carry"), or is computed again ("again").
     max_staleness: the oldest late gradient that is still applied, in rounds.
     rest, normalise: as in `CountsMicrobatches`.
 
@@ -42,12 +45,15 @@ class NonBlocking(CountsMicrobatches):
 
     work: float = 0.0
     grace: str | float = 0.0
+    busy: str = "carry"
     max_staleness: int = 8
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not 0 <= self.work <= 1:
             raise InvalidRules(f"nonblocking: work={self.work!r} must be a share of the planned work, from 0 to 1")
+        if self.busy not in BUSY:
+            raise InvalidRules(f"nonblocking: busy={self.busy!r} is unknown; choose one of {', '.join(BUSY)}")
 
     def rules(self, world: int) -> Rules:
         """The first complete batch makes the quorum; parts of others go along."""
@@ -65,7 +71,7 @@ class NonBlocking(CountsMicrobatches):
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
         """Leave what is finished; go on while the round is open."""
-        ticket = await engine.begin(work, is_part=True)
+        ticket = await self._give(engine, work, is_part=True)
         if ticket.taken and ticket.round == engine.version:
             return After.GO_ON
         engine.memory["over"] = ticket
@@ -73,4 +79,9 @@ class NonBlocking(CountsMicrobatches):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """The whole batch is finished, or the round was over before: apply what all have finished."""
-        return await applied(engine, engine.memory.pop("over", None) or await engine.begin(work))
+        return await applied(engine, engine.memory.pop("over", None) or await self._give(engine, work))
+
+    async def _give(self, engine: Engine, work: Work, is_part: bool = False) -> Ticket:
+        """Adds it to what this rank has finished for the round; if that is over, it goes alone into the next."""
+        ticket = await engine.begin(work, is_part)
+        return ticket if ticket.taken or self.busy == "again" else await engine.begin(work, alone=True)
