@@ -29,7 +29,7 @@ class Settings:
     seconds: float | None = None
     target: float | None = None
     compute_ms: float = 100.0
-    microbatches: int = 8
+    microbatches: int = 4
     seed: int = 0
     repeat: int = 1
     script: str | None = None
