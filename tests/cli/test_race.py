@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from ctrl_c import hear_ctrl_c
 
 SYSTEMS = ["ddp", "torch-post-local-sgd:warmup=2", "allreduce", "eager-majority", "wagma", "nonblocking"]
 SMALL = ["--ranks", "2", "--imbalance", "random:k=1,delay_ms=10", "--rounds", "6", "--compute-ms", "5"]
@@ -21,11 +22,6 @@ def start(*options):
     command = [sys.executable, "-m", "outpace", "race", *map(str, options)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     return subprocess.Popen(command, start_new_session=True, preexec_fn=hear_ctrl_c, **pipes)
-
-
-def hear_ctrl_c():
-    """A shell has its background jobs ignore SIGINT, and with them everything they start: these tests among it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def living(group):

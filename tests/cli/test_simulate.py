@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 import pytest
+from ctrl_c import hear_ctrl_c
 
 from outpace import imbalance, strategies
 from outpace.cli import main, simulate
@@ -261,11 +262,6 @@ def test_ctrl_c_keeps_what_ran(capsys, monkeypatch):
     out = capsys.readouterr().out
     assert out.startswith("Interrupted: 2 of 4 strategies ran to their end.\n")
     assert "eager-majority" in out
-
-
-def hear_ctrl_c():
-    """A shell has its background jobs ignore SIGINT, and with them everything they start: these tests among it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def test_ctrl_c_in_a_real_process():

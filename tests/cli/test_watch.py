@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from ctrl_c import hear_ctrl_c
 
 import outpace
 from outpace.cli import main, watch
@@ -94,7 +95,8 @@ def test_an_interrupt_on_a_terminal_leaves_it_as_it_was(tmp_path):
     recorded(tmp_path, finished=False)
     master, slave = pty.openpty()
     environment = {**os.environ, "TERM": "xterm"}
-    watching = subprocess.Popen([*COMMAND, str(tmp_path)], stdout=slave, stderr=slave, env=environment)
+    command = [*COMMAND, str(tmp_path)]
+    watching = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment, preexec_fn=hear_ctrl_c)
     os.close(slave)
     screen = ""
     while "compute ms" not in screen:
@@ -120,8 +122,8 @@ def read_all(master):
 
 def test_an_interrupt_ends_it_without_a_traceback(tmp_path):
     recorded(tmp_path, finished=False)
-    pipe = subprocess.PIPE
-    with subprocess.Popen([*COMMAND, str(tmp_path)], stdout=pipe, stderr=pipe, text=True) as watching:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen([*COMMAND, str(tmp_path)], preexec_fn=hear_ctrl_c, **pipes) as watching:
         assert watching.stdout.readline().startswith("4 steps, ")
         watching.send_signal(signal.SIGINT)
         out, err = watching.communicate()
