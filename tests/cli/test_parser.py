@@ -5,6 +5,7 @@ import pytest
 
 import outpace
 from outpace.cli import main
+from outpace.race import memory
 
 
 def complaint(capsys, *argv):
@@ -39,7 +40,6 @@ def complaint(capsys, *argv):
         (["race", "--epochs", "0"], "epochs=0.0 must be more than 0"),
         (["race", "--seconds", "x"], "argument --seconds: 'x' must be a number of seconds"),
         (["race", "--target", "x"], "argument --target: invalid float value: 'x'"),
-        (["race", "--ranks", "2000"], "2,000 ranks need about 300.0 GB of memory"),
         (["race", "train.py"], "'train.py' is an argument for a script; name one with --script"),
         (["race", "--script", "nowhere.py"], "there is no script nowhere.py"),
         (["race", "--script", __file__, "--imbalance", "random"], "--imbalance slows down the built-in workloads only"),
@@ -60,6 +60,14 @@ def test_a_wrong_command_line_is_answered_in_one_line(capsys, argv, message):
     assert len(lines) == 1
     assert lines[0].startswith("outpace")
     assert message in lines[0]
+
+
+def test_more_ranks_than_memory_allows_are_not_begun(capsys, monkeypatch):
+    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    code, (line,) = complaint(capsys, "race", "--ranks", "2000")
+    assert code == 2
+    assert "2,000 ranks need about 300.0 GB of memory, and 1.0 GB are free here" in line
+    assert "Use --ranks 6 or less" in line
 
 
 def test_a_race_without_its_data_is_not_begun(capsys, tmp_path):

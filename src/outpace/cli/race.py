@@ -26,8 +26,8 @@ its model is. All of it is kept in a run directory, with a report to open in a b
 """
 EPILOG = """
 Unless --compute-ms is 0, computing is emulated, because the ranks cannot all compute at once on a few cores: a step
-makes its real data and forward pass, sleeps until its time has passed, and then runs its real backward pass. Options go
-behind a name: --strategies ddp,eager:quorum=3,late=drop --imbalance random:k=1,delay_ms=200
+makes its real data and forward pass, sleeps, and runs its real backward pass in time. Options go behind a
+name: --strategies ddp,eager:quorum=3,late=drop --imbalance random:k=1,delay_ms=200
 """
 SCRIPT = """
 A script of your own (--script train.py -- its arguments) runs once for each strategy, whichever its
@@ -82,8 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     systems = list(dict.fromkeys(arguments.strategies or (SYSTEMS if settings.script is None else SCRIPT_SYSTEMS)))
     check(settings, systems)
     run_dir = directory.make(arguments.run_dir)
-    with watcher(settings) as watch:
-        race = run_race(settings, systems, _command(settings, systems), run_dir, watch)
+    race = run_race(settings, systems, _command(settings, systems), run_dir, watcher(settings))
     report = write(run_dir)
     if arguments.json:
         print_result(to_json(race, run_dir, report))

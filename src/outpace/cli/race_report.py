@@ -72,6 +72,8 @@ def print_report(race: Race, report: Path) -> None:
     if any(entry.attempts for entry in race.entries):
         console.print()
         console.print(table(race))
+        for failure in failures(race):
+            console.print(failure)
         console.print(verdict(race), style="bold")
         console.print()
         console.print(notes_grid(_notes(race)))
@@ -93,8 +95,14 @@ def table(race: Race) -> Table:
         if entry.finished:
             grid.add_row(*_cells(race, entry), style="bold green" if entry is race.winner else None)
         elif entry.attempts:
-            grid.add_row(entry.title, Text(f"failed: {entry.error}", style="red", overflow="fold"))
+            grid.add_row(entry.title, "failed", style="red")
     return grid
+
+
+def failures(race: Race) -> list[Text]:
+    """What went wrong, a line for each system that came to no end: too long for a table."""
+    failed = [entry for entry in race.entries if entry.error is not None]
+    return [Text(f"{entry.title} failed: {entry.error}", style="red") for entry in failed]
 
 
 def _cells(race: Race, entry: Entry) -> list[str]:
@@ -117,7 +125,7 @@ def _notes(race: Race) -> dict[str, str]:
     if s.is_emulated:
         notes["computing"] = (
             f"is emulated by a sleep, because {s.ranks} ranks share {os.cpu_count()} cores: a step makes its real data "
-            "and forward pass, sleeps until its time has passed, then runs its real backward pass and communication"
+            "and forward pass, sleeps, and runs its real backward pass in time; communication is real, too"
         )
     notes["time"] = "training only, without starting processes, until the last rank was done"
     if race.baseline is not None:

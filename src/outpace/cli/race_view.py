@@ -12,7 +12,7 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
 from rich.text import Text
 
-from outpace.cli.race_report import table
+from outpace.cli.race_report import failures, table
 from outpace.cli.watch_view import line, view
 from outpace.observe.live import Follower
 from outpace.race.result import Race
@@ -24,28 +24,23 @@ LINE_EVERY_S = 10.0  #: how often a log hears of a system that runs
 LOOK_EVERY_S = 0.25
 
 
-@contextmanager
-def watcher(settings: Settings) -> Iterator[Watch]:
-    """Something that shows every turn, as well as standard error can."""
+def watcher(settings: Settings) -> Watch:
+    """What shows every turn, as well as standard error can."""
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    yield (_Screens if console.is_terminal else _Lines)(settings, console).follow
+    return (_Screens if console.is_terminal else _Lines)(settings, console).follow
 
 
 class _Shown:
-    """What both have in common: how far a system is."""
+    """What both have in common: which system it is, and how long it trains."""
 
     def __init__(self, settings: Settings, console: Console) -> None:
         self._settings, self._console = settings, console
-        self._steps = None if settings.script is not None else steps_of(settings)
+        steps = None if settings.script is not None else steps_of(settings)
+        self._length = f", {steps:,} steps" if steps else f", {settings.seconds:g} s" if settings.seconds else ""
 
     def _title(self, race: Race, turn: Turn) -> str:
         again = f", {turn.repetition + 1} of {self._settings.repeat}" if self._settings.repeat > 1 else ""
-        return f"{turn.entry.title} ({turn.index + 1} of {len(race.entries)} systems{again})"
-
-    def _length(self) -> str:
-        if self._steps is not None:
-            return f"of {self._steps:,} steps"
-        return f"for {self._settings.seconds:g} s" if self._settings.seconds else "steps"
+        return f"{turn.entry.title} ({turn.index + 1} of {len(race.entries)} systems{again}{self._length})"
 
 
 class _Screens(_Shown):
@@ -57,8 +52,8 @@ class _Screens(_Shown):
         title = Text(self._title(race, turn), style="bold")
 
         def render() -> RenderableType:
-            parts: list[RenderableType] = [table(race)] if any(e.attempts for e in race.entries) else []
-            return Group(*parts, title, view(follower.poll(time.monotonic_ns())))
+            done: list[RenderableType] = [table(race), *failures(race)] if any(e.attempts for e in race.entries) else []
+            return Group(*done, title, view(follower.poll()))
 
         with Screen(
             console=self._console,
@@ -91,7 +86,7 @@ class _Lines(_Shown):
     def _tell(self, title: str, directory: Path, done: threading.Event) -> None:
         follower = Follower(directory)
         while not done.wait(LINE_EVERY_S):
-            self._say(f"{title}: {line(follower.poll(time.monotonic_ns()))}")
+            self._say(f"{title}: {line(follower.poll())}")
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True)

@@ -66,9 +66,9 @@ def _shifts(states: dict[int, RankState]) -> dict[int, int]:
     """What to add to a rank's times to have them on the first one's clock."""
     first = next((state.life for state in states.values() if state.life is not None), None)
     shifts = {}
-    for rank, state in states.items():
-        is_alike = first is None or state.life is None or is_same_machine(state.life, first)
-        shifts[rank] = 0 if is_alike else state.life.clock_ns - first.clock_ns  # type: ignore[union-attr]
+    for rank, life in ((rank, state.life) for rank, state in states.items()):
+        is_alike = first is None or life is None or is_same_machine(life, first)
+        shifts[rank] = 0 if first is None or life is None or is_alike else life.clock_ns - first.clock_ns
     return shifts
 
 

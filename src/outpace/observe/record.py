@@ -61,7 +61,8 @@ class Recording:
         check(log_dir, place.rank)
         self._recorder = Recorder(log_dir, header, board=open_board(log_dir, header))
         self._steps = self._pauses = 0
-        self._loss: float | None = None  # of the step that is being computed
+        self._loss: float | None = None  # of the step that is being computed, as the samples
+        self._samples: float | None = None
         self._begin = self._ready = self._called = time.monotonic_ns()
         self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._gradient) for p in parameters]  # type: ignore[no-untyped-call]
         self._hooks += [
@@ -69,8 +70,8 @@ class Recording:
             optimizer.register_step_post_hook(self._step_ends),
         ]
 
-    def loss(self, value: float | torch.Tensor) -> None:
-        """Notes the loss of this step: call it any time before `optimizer.step()`.
+    def loss(self, value: float | torch.Tensor, samples: float | None = None) -> None:
+        """Notes the loss of this step, and the size of its mini-batch: call it any time before `optimizer.step()`.
 
         A tensor on a GPU is waited for. Once the recording has ended, nothing is looked at.
         """
@@ -80,6 +81,7 @@ class Recording:
             self._loss = float(value.detach() if isinstance(value, torch.Tensor) else value)
         except (TypeError, ValueError, RuntimeError) as error:
             raise OutpaceError(f"loss() takes one number, or a tensor of one element: {error}") from error
+        self._samples = samples
 
     @contextmanager
     def pause(self) -> Iterator[None]:
@@ -119,8 +121,9 @@ class Recording:
         self._steps += 1
         self._begin = end
         waited_s, apply_s = (called - ready) / 1e9, (end - called) / 1e9
-        self._recorder.add_and_show((step_line, self._steps, begin, ready, end, waited_s, apply_s, self._loss))
-        self._loss = None
+        times = (begin, ready, end, waited_s, apply_s)
+        self._recorder.add_and_show((step_line, self._steps, *times, self._loss, self._samples))
+        self._loss = self._samples = None
 
 
 def trained(optimizer: Optimizer) -> list[torch.Tensor]:

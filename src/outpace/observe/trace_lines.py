@@ -44,7 +44,14 @@ def header_line(header: Header) -> Plain:
 
 
 def step_line(
-    step: int, begin: int, ready: int, end: int, waited_s: float, apply_s: float, loss: float | None = None
+    step: int,
+    begin: int,
+    ready: int,
+    end: int,
+    waited_s: float,
+    apply_s: float,
+    loss: float | None = None,
+    samples: float | None = None,
 ) -> Plain:
     """A step: when the one before had ended, when this rank's own gradients were there, and when it returned.
 
@@ -52,7 +59,8 @@ def step_line(
     """
     times = {"step": step, "begin": begin, "ready": ready, "end": end}
     line = {**times, "waited_s": round(waited_s, 6), "apply_s": round(max(0.0, apply_s), 6)}
-    return line if loss is None or not math.isfinite(loss) else {**line, "loss": float(loss)}
+    told = {"loss": loss, "samples": samples}
+    return line | {name: float(n) for name, n in told.items() if n is not None and math.isfinite(n)}  # JSON has no inf
 
 
 def strategy_step_line(
@@ -66,9 +74,8 @@ def strategy_step_line(
     loss: float | None = None,
 ) -> Plain:
     """A step of outpace's own. What it did not wait, it gave away its contribution and applied rounds."""
-    line = step_line(ticket.step, begin, ready, end, waited_s, (end - ready) / 1e9 - waited_s, loss)
-    line |= {"round": ticket.round, "version": version, "late": max(0, ticket.round - version)}
-    return {**line, "samples": samples} if math.isfinite(samples) else line  # JSON has no infinity
+    line = step_line(ticket.step, begin, ready, end, waited_s, (end - ready) / 1e9 - waited_s, loss, samples)
+    return line | {"round": ticket.round, "version": version, "late": max(0, ticket.round - version)}
 
 
 def pausing_line(name: str, begin: int) -> Plain:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 import torch
@@ -56,8 +57,11 @@ def train(name: str, settings: Settings, seed: int, directory: Path, line: Finis
     chosen.start(model, task.optimizer(model), directory)
     seen = _Curve(task, model, course)
     for pieces in chosen.rounds(course.pieces(is_strict=chosen.in_step), parts):
-        losses = [course.compute(chosen.model, piece) for piece in pieces]
-        chosen.step(sum(losses) / max(1, len(losses)))
+        losses, samples = [], 0
+        for piece in pieces:
+            losses.append(course.compute(chosen.model, piece))
+            samples += len(piece.inputs)
+        chosen.step(fmean(losses), samples)
         seen.look()
     chosen.finish()
     seen.look(at_end=True)

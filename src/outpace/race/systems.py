@@ -56,8 +56,8 @@ class System(ABC):
         """The micro-batches of each step, with gradients cleared before. A round of some systems may end early."""
 
     @abstractmethod
-    def step(self, loss: float) -> None:
-        """After the gradients of a round."""
+    def step(self, loss: float, samples: int) -> None:
+        """After the gradients of a round of so many samples, whose loss is told for the recording."""
 
     @abstractmethod
     def finish(self) -> None:
@@ -72,6 +72,7 @@ class TorchDDP(System):
     """torch's DistributedDataParallel on Gloo, as it comes."""
 
     title = "torch DDP"
+    name = "ddp"  #: as it stands in recordings
 
     def check(self, ranks: int) -> None:
         """Any number will do."""
@@ -88,20 +89,15 @@ class TorchDDP(System):
         with self._recording.pause():
             dist.barrier()
 
-    @property
-    def name(self) -> str:
-        """As it stands in recordings."""
-        return "ddp"
-
     def rounds(self, pieces: Pieces, parts: int) -> Iterator[Pieces]:
         """One mini-batch a step."""
         for piece in pieces:
             self._optimizer.zero_grad()
             yield (piece,)
 
-    def step(self, loss: float) -> None:
+    def step(self, loss: float, samples: int) -> None:
         """The ranks have met in the backward pass."""
-        self._recording.loss(loss)
+        self._recording.loss(loss, samples)
         self._optimizer.step()
 
     def finish(self) -> None:
@@ -117,16 +113,12 @@ class TorchPostLocalSGD(TorchDDP):
     """torch's own post-local SGD: after a warm-up as DDP, ranks step alone and average their weights now and then."""
 
     title = "torch post-local SGD"
+    name = "torch-post-local-sgd"
 
     def __init__(self, period: int = 4, warmup: int = 16) -> None:
         if not isinstance(period, int) or period < 2 or not isinstance(warmup, int) or warmup < 0:
             raise InvalidRules(f"period={period!r} must be a whole number from 2, warmup={warmup!r} one from 0")
         self._period, self._warmup = period, warmup
-
-    @property
-    def name(self) -> str:
-        """As it stands in recordings."""
-        return "torch-post-local-sgd"
 
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
         """With torch's hook and torch's averager."""
@@ -137,9 +129,9 @@ class TorchPostLocalSGD(TorchDDP):
         self.model.register_comm_hook(state, post_localSGD_hook)  # type: ignore[operator]
         self._averager = PeriodicModelAverager(period=self._period, warmup_steps=self._warmup)
 
-    def step(self, loss: float) -> None:
+    def step(self, loss: float, samples: int) -> None:
         """Steps alone, then averages, if it is time."""
-        super().step(loss)
+        super().step(loss, samples)
         with self._recording.pause():
             self._averager.average_parameters(self.model.parameters())
 
@@ -150,7 +142,7 @@ class Outpace(System):
     in_step = False
 
     def __init__(self, name: str, strategy: Strategy) -> None:
-        self.title, self._name, self._strategy, self.polls = name, name, strategy, strategy.polls
+        self.title, self._strategy, self.polls = name, strategy, strategy.polls
 
     def check(self, ranks: int) -> None:
         """What the strategy makes of so many ranks."""
@@ -165,8 +157,8 @@ class Outpace(System):
         """As the strategy cuts them."""
         return self._optimizer.rounds(pieces, microbatches=parts)
 
-    def step(self, loss: float) -> None:
-        """Contributes, and waits as the strategy says."""
+    def step(self, loss: float, samples: int) -> None:
+        """Contributes, and waits as the strategy says. `rounds` has counted the samples."""
         self._optimizer.step(loss=loss)
 
     def finish(self) -> None:

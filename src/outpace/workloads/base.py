@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -79,3 +81,25 @@ class Workload(ABC):
         cost in the mean, so that nobody gains or loses by splitting it.
         """
         return 1.0
+
+
+class Classification(Workload):
+    """A task whose targets are classes."""
+
+    metric = ACCURACY
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross entropy."""
+        return nn.functional.cross_entropy(outputs, targets)
+
+    @torch.no_grad()
+    def score(self, model: nn.Module) -> Score:
+        """The loss on samples that no rank trains on, and the share of them whose class the model finds."""
+        answers = [(model(inputs), targets) for inputs, targets in self.held_out()]
+        outputs, targets = (torch.cat(parts) for parts in zip(*answers, strict=True))
+        right = (outputs.argmax(dim=1) == targets).float().mean()
+        return Score(float(self.loss(outputs, targets)), float(right))
+
+    @abstractmethod
+    def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Inputs and targets that no rank trains on, in parts that fit into memory."""

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.workloads.base import Metric, Score, Workload
-from outpace.workloads.draws import Buckets, check_world, seed_of
+from outpace.workloads.draws import Buckets, check_world, seeded
 from outpace.workloads.functions import BEGIN, PADDING, TOKENS, VOCABULARY, corpus
 
 BATCH, LAYERS, HEADS = 32, 2, 2
@@ -53,8 +53,7 @@ class Code(Workload):
 
     def model(self) -> nn.Module:
         """Two layers; 37,152 parameters unless it is wider."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(f"code/{self.seed}/model"))
+        with seeded(f"code/{self.seed}/model"):
             return Transformer(self.width)
 
     def optimizer(self, model: nn.Module) -> Optimizer:

@@ -8,6 +8,7 @@ and a half: it reads the one file out of the installed package.
 from __future__ import annotations
 
 import gzip
+from collections.abc import Iterable
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outpace.errors import OutpaceError
-from outpace.workloads.base import ACCURACY, Score, Workload
-from outpace.workloads.draws import Shuffled, check_world, generator, seed_of
+from outpace.workloads.base import Classification
+from outpace.workloads.draws import Shuffled, check_world, generator, seeded
 
 PIXELS, HIDDEN, CLASSES = 64, 128, 10
 IMAGES, TRAINED, BATCH = 1797, 1024, 64  #: those not trained on are held out; TRAINED is a multiple of BATCH
@@ -28,7 +29,7 @@ _BRIGHTEST = 16
 _FILE = "datasets/data/digits.csv.gz"  #: within scikit-learn; one line for each image, its pixels and then its class
 
 
-class Digits(Workload):
+class Digits(Classification):
     """Handwritten digits and a small classifier; what a step costs is left to the imbalance.
 
     The seed draws the order and the model's beginning: equal on every rank. Which images are held out is drawn from
@@ -40,7 +41,6 @@ class Digits(Workload):
     (torch.Size([8, 64]), torch.Size([8]))
     """
 
-    metric = ACCURACY
     race_epochs = 10.0
 
     def __init__(self, seed: int = 0, split: int = 0) -> None:
@@ -58,8 +58,7 @@ class Digits(Workload):
 
     def model(self) -> nn.Module:
         """The model to train. All runs of a seed begin alike, and the caller's random numbers are left alone."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(f"digits/{self.seed}/model"))
+        with seeded(f"digits/{self.seed}/model"):
             return nn.Sequential(nn.Linear(PIXELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -72,17 +71,9 @@ class Digits(Workload):
         mine = self._dealt.indices(step, rank, world)
         return self._inputs[mine], self._targets[mine]
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy."""
-        return nn.functional.cross_entropy(outputs, targets)
-
-    @torch.no_grad()
-    def score(self, model: nn.Module) -> Score:
-        """The loss on the images that no rank trains on, and the share of them whose digit the model finds."""
-        inputs, targets = self._held_out
-        outputs = model(inputs)
-        right = (outputs.argmax(dim=1) == targets).float().mean()
-        return Score(float(self.loss(outputs, targets)), float(right))
+    def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """The images that no rank trains on."""
+        return [self._held_out]
 
     def _stratified(self, classes: Tensor) -> Tensor:
         """An order of all images in which every beginning, and so every split, has as much of each class as it can."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -18,6 +20,15 @@ def seed_of(which: str) -> int:
 def generator(which: str) -> torch.Generator:
     """A generator of its own for whatever has this name."""
     return torch.Generator().manual_seed(seed_of(which))
+
+
+@contextmanager
+def seeded(which: str) -> Iterator[None]:
+    """A context in which torch draws what this name says, for instance a model's beginning; afterwards as if it never
+    had been."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed_of(which))
+        yield
 
 
 def check_world(world: int, batch: int, workload: str, samples: str) -> None:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from outpace.workloads.base import Metric, Score, Workload
 from outpace.workloads.corridors import SENSES, SIDES, Floats, Played, Policy, Whole, lengths, play
-from outpace.workloads.draws import Buckets, check_world, seed_of
+from outpace.workloads.draws import Buckets, check_world, seed_of, seeded
 
 SCENES, HELD_OUT, BATCH, HIDDEN = 8192, 256, 128, 32
 LEARNING_RATE = 0.01
@@ -54,8 +54,7 @@ class Rollouts(Workload):
 
     def model(self) -> nn.Module:
         """A policy and a value, with one hidden layer each."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(f"rollouts/{self.seed}/model"))
+        with seeded(f"rollouts/{self.seed}/model"):
             return Walker()
 
     def optimizer(self, model: nn.Module) -> Optimizer:

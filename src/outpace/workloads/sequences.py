@@ -7,6 +7,7 @@ an order of its own: no frame tells the motion, only what follows what. Owns the
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -16,8 +17,8 @@ from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.imbalance.workloads import VIDEO_FRAMES
-from outpace.workloads.base import ACCURACY, Score, Workload
-from outpace.workloads.draws import Buckets, check_world, generator, seed_of
+from outpace.workloads.base import Classification
+from outpace.workloads.draws import Buckets, check_world, generator, seeded
 
 POSES, CLASSES, FEATURES, HIDDEN = 5, 10, 6, 24
 TRAINED, HELD_OUT, BATCH = 2560, 1024, 128  #: TRAINED is a multiple of BATCH
@@ -42,7 +43,7 @@ class _Videos(NamedTuple):
         return pad_sequence(chosen, batch_first=True), self.classes[indices]
 
 
-class Sequences(Workload):
+class Sequences(Classification):
     """An LSTM that recognises motions in made-up videos, which are as unequally long as those of UCF101.
 
     Of each video, every `stride`-th frame is looked at: 4 to 222 by default, 24 in the mean. Each rank's mini-batch
@@ -54,7 +55,6 @@ class Sequences(Workload):
     (16, 7, torch.Size([16]))
     """
 
-    metric = ACCURACY
     race_epochs = 16.0
 
     def __init__(self, seed: int = 0, stride: int = 8) -> None:
@@ -76,8 +76,7 @@ class Sequences(Workload):
 
     def model(self) -> nn.Module:
         """One layer of LSTM and a linear one, 3,418 parameters."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(f"sequences/{self.seed}/model"))
+        with seeded(f"sequences/{self.seed}/model"):
             return Recogniser()
 
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -89,23 +88,14 @@ class Sequences(Workload):
         check_world(world, BATCH, "sequences", "videos")
         return self._videos.padded(self._buckets.indices(step, rank, world))
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy."""
-        return nn.functional.cross_entropy(outputs, targets)
-
     def cost(self, inputs: Tensor, outputs: Tensor) -> float:
         """Frames of a video, in the mean of these, where 1 is the mean of all."""
         return float(lengths_of(inputs).double().mean()) / self._mean_length
 
-    @torch.no_grad()
-    def score(self, model: nn.Module) -> Score:
-        """The loss on videos that no rank trains on, and the share of them whose motion the model finds."""
+    def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """Videos that no rank trains on, those of similar length together."""
         by_length = self._held_out.lengths.argsort(stable=True)
-        parts = [self._held_out.padded(part) for part in by_length.tensor_split(HELD_OUT // BATCH)]
-        outputs = torch.cat([model(inputs) for inputs, _ in parts])
-        targets = torch.cat([classes for _, classes in parts])
-        right = (outputs.argmax(dim=1) == targets).float().mean()
-        return Score(float(self.loss(outputs, targets)), float(right))
+        return [self._held_out.padded(part) for part in by_length.tensor_split(HELD_OUT // BATCH)]
 
     def _filmed(self, poses: Tensor, count: int, which: str) -> _Videos:
         """Videos of all lengths and motions, each beginning at any pose of its motion."""

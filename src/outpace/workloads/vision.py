@@ -7,6 +7,7 @@ test images are held out. The network has no batch normalisation, whose statisti
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -14,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outpace.workloads import digits
-from outpace.workloads.base import ACCURACY, Score, Workload
-from outpace.workloads.draws import Shuffled, check_world, seed_of
+from outpace.workloads.base import Classification
+from outpace.workloads.draws import Shuffled, check_world, seeded
 from outpace.workloads.images import DEBIAN, Labelled, read_directory
 
 TRAINED, HELD_OUT, BATCH, CLASSES = 8192, 2000, 128, 10
@@ -25,7 +26,7 @@ LEARNING_RATE = 0.0015  #: twice as much learns faster, but suffers from late gr
 RACE_STEPS = 320
 
 
-class Vision(Workload):
+class Vision(Classification):
     """A residual network on real images: Fashion-MNIST where Debian's package is installed, else small digits.
 
     `data` is a directory with the four files of MNIST or a relative of it, such as Fashion-MNIST or KMNIST. Which
@@ -37,7 +38,6 @@ class Vision(Workload):
     (torch.Size([16, 1]), torch.Size([16]))
     """
 
-    metric = ACCURACY
     race_epochs = RACE_STEPS * BATCH / TRAINED
 
     def __init__(self, seed: int = 0, data: str | None = None) -> None:
@@ -55,8 +55,7 @@ class Vision(Workload):
 
     def model(self) -> nn.Module:
         """A stem, two residual blocks, and a linear layer."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed_of(f"vision/{self.seed}/model"))
+        with seeded(f"vision/{self.seed}/model"):
             return nn.Sequential(
                 nn.Conv2d(1, CHANNELS, 3, padding=1, bias=False),
                 Residual(CHANNELS, 2 * CHANNELS),
@@ -78,17 +77,9 @@ class Vision(Workload):
         mine = self._dealt.indices(step, rank, world)
         return self._inputs[mine], self._targets[mine]
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy."""
-        return nn.functional.cross_entropy(outputs, targets)
-
-    @torch.no_grad()
-    def score(self, model: nn.Module) -> Score:
-        """The loss on images that no rank trains on, and the share of them whose class the model finds."""
-        inputs, targets = self._held_out
-        outputs = torch.cat([model(part) for part in inputs.tensor_split(-(-len(inputs) // BATCH))])
-        right = (outputs.argmax(dim=1) == targets).float().mean()
-        return Score(float(self.loss(outputs, targets)), float(right))
+    def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
+        """The images that no rank trains on."""
+        return zip(*(part.tensor_split(-(-len(part) // BATCH)) for part in self._held_out), strict=True)
 
 
 class Residual(nn.Module):

@@ -1,0 +1,38 @@
+"""The table at the end of a race, in eighty columns."""
+
+from rich.console import Console
+
+from outpace.cli.race_report import print_report, table
+from outpace.race.result import Attempt, Entry, Point, Race, RankResult
+from outpace.race.settings import Settings
+from outpace.workloads.base import ACCURACY
+
+RANK = RankResult(0, 10, 50.0, 10.0, 9.0, 1.0, on_time=10, share=1.0)
+GOOD = Attempt(0, "01-ddp", 10.0, (Point(0.0, 0, 2.0, 0.1), Point(10.0, 1, 0.5, 0.9)), (), ((0, 10),), (RANK,))
+BAD = Attempt(0, "02-x", error="rank 1 raised: ValueError: a bad day, " + "and a long story about it " * 6)
+RACE = Race(
+    Settings(ranks=1),
+    "outpace race --seed 0",
+    ACCURACY,
+    (Entry("ddp", "torch DDP", (GOOD,)), Entry("eager-majority:quorum=3", "eager-majority:quorum=3", (BAD,))),
+)
+
+
+def lines_of(renderable):
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get().splitlines()
+
+
+def test_a_system_that_failed_does_not_spoil_the_table_of_the_others():
+    ddp = next(line for line in lines_of(table(RACE)) if "torch DDP" in line)
+    assert ddp.split() == ["torch", "DDP", "10.0", "s", "1.00x", "10.0", "s", "90.0%", "1.0", "s", "0%", "100.0%"]
+
+
+def test_what_went_wrong_is_told_whole_below_the_table(capsys, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    print_report(RACE, tmp_path / "report.html")
+    out = capsys.readouterr().out
+    assert " ".join(out.split()).count("and a long story about it") >= 6
+    assert "repeat     outpace race --seed 0" in out
