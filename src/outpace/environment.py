@@ -45,6 +45,11 @@ def whereami() -> Place:
     return Place(rank, world, local)
 
 
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def store_of(place: Place) -> Any:
     """The job's rendezvous store, or None for a rank that is alone."""
     if place.world == 1:

@@ -24,6 +24,7 @@ from outpace.protocol.round import Round
 log = logging.getLogger("outpace")
 
 _NOT_HYPER = ("params", "param_names")
+_CONSTANTS = (bool, int, float, str, type(None))
 RoundHook = Callable[[Round], None]
 
 
@@ -50,6 +51,7 @@ class OptimizerReplica:
         self.is_torn = False  #: interrupted in the middle of a step: neither the old version nor the new one
         self._kept_by_optimizer: set[str] = set()  # group entries the optimizer itself changes, as it does its state
         self._private: list[torch.Tensor] | None = None
+        self._written: tuple[list[Any], bytes] = ([], b"")  # hyper-parameters as they were, and as they were written
         self._parsed: tuple[bytes, list[dict[str, Any]]] = (b"", [])
         self.hyper = self._own_hyper()  #: hyper-parameters of the last round applied; before the first, rank 0's own
 
@@ -230,11 +232,18 @@ class OptimizerReplica:
     # -- hyper-parameters ------------------------------------------------------------------------------------------
 
     def _own_hyper(self) -> bytes:
+        """This rank's hyper-parameters, written anew only when one of them is another object than last time."""
+        values = [value for group in self.inner.param_groups for key, value in group.items() if key not in _NOT_HYPER]
+        seen, written = self._written
+        if len(values) == len(seen) and all(map(is_, values, seen)):
+            return written
         groups = [
             {key: _plain(value) for key, value in group.items() if key not in _NOT_HYPER and _is_plain(value)}
             for group in self.inner.param_groups
         ]
-        return json.dumps(groups).encode()
+        written = json.dumps(groups).encode()
+        self._written = (values if all(map(_is_constant, values)) else [], written)
+        return written
 
     def _parsed_hyper(self) -> list[dict[str, Any]]:
         """The round's hyper-parameters, read once for as long as they stay the same."""
@@ -323,6 +332,11 @@ def only_reads_gradients(optimizer: Optimizer) -> bool:
     if type(optimizer) is SGD:
         return not any(group.get("nesterov") or group.get("fused") for group in optimizer.param_groups)
     return type(optimizer) in (Adam, AdamW) and not any(g.get("fused") for g in optimizer.param_groups)
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether the same object always has the same value: a learning rate in a tensor can change in place."""
+    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _CONSTANTS)
 
 
 def _is_plain(value: Any) -> bool:

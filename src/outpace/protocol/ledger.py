@@ -47,7 +47,9 @@ class Ledger:
         self.published = Published(rules, self.members, self.pace)
         self.told: dict[int, dict[tuple[int, int], float]] = {}  #: rank -> (its step, index) -> a number it told all
         self.started = False  #: every rank of the world has joined once; no round before that
-        self._needed = 0  # arrivals that make the quorum, where it is a plain count
+        self._needed = 0  # arrivals that make the quorum, where it is a plain count; 0 asks at each one
+        self._observes = rules.needs_pace
+        self._news = 0
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -64,6 +66,11 @@ class Ledger:
             f"min_ranks={self.rules.least_ranks}. Nothing more was applied; restart from the last checkpoint, or "
             "lower min_ranks"
         )
+
+    @property
+    def news(self) -> int:
+        """Grows with everything that waiters may wait for. An arrival alone is none: the round's end is."""
+        return self._news + self.published.changes
 
     @property
     def ended(self) -> bool:
@@ -130,7 +137,7 @@ class Ledger:
 
     def apply(self, event: Event) -> str:
         """Takes in one event and returns in words what it did."""
-        handler = _HANDLERS.get(event.kind)
+        handler = _HANDLERS.get(event[0])
         if handler is None:
             return f"ignored: unknown event kind {event.kind}"
         return handler(self, event)
@@ -147,27 +154,33 @@ class Ledger:
 
     def _arrive(self, event: Event) -> str:
         _, rank, incarnation, step, version, row, attempt, samples, planned, time_ns = event
-        member = self.members.current(rank, incarnation)
+        member, open_round = self.members.current(rank, incarnation), self.open
         if member is None:
             return "ignored: not a living member"
         if member.state != ACTIVE:
             return f"ignored: the rank is {member.state}"
-        pieces, is_part = pieces_of(attempt)
+        pieces, is_part = pieces_of(attempt) if attempt else (1, False)
         if step < member.last_step or (step == member.last_step and pieces == 1):
             return f"ignored: step {step} arrived before"
         lag = self.round - version
-        if (rank, row) in self.open.rows or lag < 0:
+        if lag < 0 or (rank, row) in open_round.rows:
             return "ignored: its row is taken or its version is not yet decided"
         if pieces > 1:
-            earlier = self.open.part_of(rank, incarnation)
+            earlier = open_round.part_of(rank, incarnation)
             if earlier is None or earlier.pieces != pieces - 1:
                 return self._come_too_late(rank)
-            self.open.add_to(earlier)
+            open_round.add_to(earlier)
         member.last_step, member.last_round = step, self.round
-        self.pace.arrived(rank, version, time_ns)
+        if self._observes:
+            self.pace.arrived(rank, version, time_ns)
         contribution = Contribution(rank, incarnation, step, version, samples, row, lag > 0, planned, pieces)
-        reason = self._place(contribution, lag, is_part)
-        self._settle(time_ns)
+        if lag or is_part:
+            reason = self._place(contribution, lag, is_part)
+        else:
+            reason = "on time"
+            open_round.add(contribution)
+        if len(open_round.present) >= self._needed or open_round.can <= open_round.present:
+            self._settle(time_ns)
         return reason
 
     def _come_too_late(self, rank: int) -> str:
@@ -178,18 +191,19 @@ class Ledger:
         return "too late: dropped, the round that has its earlier pieces is sealed"
 
     def _place(self, contribution: Contribution, lag: int, is_part: bool) -> str:
-        """Puts a new contribution where the rules want it."""
-        rank, rules = contribution.rank, self.rules
+        """Puts one that is late, or a part, where the rules want it."""
+        if not lag:
+            self.open.carry(contribution, is_part)
+            return f"{contribution.pieces} in time so far"
+        rules = self.rules
         if rules.too_late(lag):
-            self.members.tallies[rank].dropped += contribution.pieces
+            self.members.tallies[contribution.rank].dropped += contribution.pieces
             bound = "late ones are dropped" if rules.late == "drop" else f"max_staleness is {rules.max_staleness}"
             return f"late by {lag} rounds: dropped, {bound}"
-        counts = rules.counts(lag) and not is_part
-        self.open.add(contribution, counts, is_part and not lag)
-        if is_part and not lag:
-            return f"{contribution.pieces} in time so far"
-        if counts:
-            return "on time" if not lag else f"late by {lag} rounds: counted in round {self.round}"
+        if rules.counts(lag) and not is_part:
+            self.open.add(contribution)
+            return f"late by {lag} rounds: counted in round {self.round}"
+        self.open.carry(contribution)
         return f"late by {lag} rounds: carried into round {self.round}"
 
     def _seal(self, event: Event) -> str:
@@ -274,6 +288,7 @@ class Ledger:
         return f"rank {event.rank} writes a snapshot into buffer {event.place}"
 
     def _snapshot(self, event: Event) -> str:
+        self._news += self.snapshots.latest is None  # later ones serve those who lag, and they look for themselves
         place = SnapshotPlace(event.place, event.round, event.step)
         if not self.snapshots.complete(place, event.rank, event.incarnation):
             return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
@@ -292,7 +307,7 @@ class Ledger:
 
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
-        while self.started and self.reducing is None:
+        while self.reducing is None and self.started:
             if self._quorum_is_met():
                 self._note_quorum(now_ns)
                 if self.grace_ns and self._someone_is_expected():
@@ -310,6 +325,7 @@ class Ledger:
 
     def _follow(self, member: Member) -> None:
         """Brings what is derived from the members up to date after this one changed."""
+        self._news += 1
         self.open.follow(member)
         self.members.follow(member)
         self._count_needed()
@@ -317,7 +333,8 @@ class Ledger:
 
     def _count_needed(self) -> None:
         """Who has finished after it contributed is still one of those the quorum is taken of."""
-        self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
+        if self.rules.is_count:
+            self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
     def _quorum_is_met(self) -> bool:
         return quorum.is_met(self.rules, self.round, self.open, self._needed, self.pace)
@@ -334,7 +351,7 @@ class Ledger:
         """Freezes the open round's set, and opens the next."""
         frozen = self.open.first() if self.rules.one_at_a_time and self.open.on_time else self.open.close()
         counted = self.members.counted
-        world = len(counted) + len({c.rank for c in frozen if c.rank not in counted})
+        world = len(counted | {c.rank for c in frozen})
         self.reducing = Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot())
         self.round += 1
         self.met_ns, self.grace_ns = None, 0
@@ -349,22 +366,24 @@ class Ledger:
 
     def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
         """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
-        leader = None
-        most = self.hyper_step - 1
+        leader, most = None, self.hyper_step - 1
         for contribution in contributions:
-            if contribution.step > most and self.waits(contribution):
-                leader, most = contribution, contribution.step
+            step = contribution.step
+            if step > most and self.waits(contribution):
+                leader, most = contribution, step
         return leader
 
     def _complete(self, result: Round, now_ns: int) -> None:
+        self._news += 1
         latest = self.snapshots.latest
         self.results.add(result, covered=self.round if latest is None else latest.version)
         self.reducing = None
         if result.hyper_from is not None:
             self.hyper_step = result.hyper_from.step
-        everybody = (*result.contributions, *result.refused)
+        everybody = result.contributions + result.refused
         self.open.free(everybody)
-        self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
+        if self._observes:
+            self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
         self.members.tally(result)
         self._settle(now_ns)
 
@@ -386,9 +405,10 @@ class Ledger:
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
-    def to_state(self) -> dict[str, Any]:
-        """The whole state as plain values: what a snapshot carries for ranks that cannot read the whole log."""
-        return state_of(self)
+    def to_state(self, covered: int = 0) -> dict[str, Any]:
+        """The state as plain values: what a snapshot carries for ranks that cannot read the whole log. Of results that
+        a snapshot of version `covered` makes unnecessary, only the places."""
+        return state_of(self, covered)
 
     @classmethod
     def from_state(cls, rules: Rules, state: dict[str, Any]) -> Ledger:

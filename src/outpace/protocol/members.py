@@ -85,15 +85,16 @@ class Members:
 
     def tally(self, result: Round) -> None:
         """A round is complete: counts what became of each contribution in it. Refused ones were counted before."""
-        for c in result.contributions:
-            tally, staleness = self.tallies[c.rank], result.staleness(c)
-            if result.void:
-                tally.dropped += c.pieces
-            elif staleness:
-                tally.carried += c.pieces
-                tally.late_by[staleness] += c.pieces
+        number, void, tallies = result.number, result.void, self.tallies
+        for rank, _, _, version, _, _, _, _, pieces in result.contributions:
+            tally = tallies[rank]
+            if void:
+                tally.dropped += pieces
+            elif version < number:
+                tally.carried += pieces
+                tally.late_by[number - version] += pieces
             else:
-                tally.on_time += c.pieces
+                tally.on_time += pieces
 
     def to_state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""

@@ -64,23 +64,32 @@ class OpenRound:
         self.rows.discard((part.rank, part.row))
         self.samples -= part.samples
 
-    def add(self, contribution: Contribution, counts: bool, is_part: bool = False) -> None:
-        """Takes one in; `counts` towards the quorum, or is carried along. One that is a part may be added to."""
+    def add(self, contribution: Contribution) -> None:
+        """Takes in one that counts towards the quorum."""
+        rank, incarnation, _, _, samples, row, late, planned, _ = contribution
+        self.on_time.append(contribution)
+        self.rows.add((rank, row))
+        self._here.add((rank, incarnation))
+        self.present.add(rank)
+        self.can.discard(rank)
+        if not late:
+            self._count(samples, planned)
+
+    def carry(self, contribution: Contribution, is_part: bool = False) -> None:
+        """Takes in one that goes along. One that is a part may be added to."""
         rank = contribution.rank
+        self.carried.append(contribution)
         self.rows.add((rank, contribution.row))
-        if not contribution.late:
-            self.samples += contribution.samples
-            self.planned = max(self.planned, contribution.planned)
         if is_part:
             self._parts[rank, contribution.incarnation] = contribution
-        if counts:
-            self.on_time.append(contribution)
-            self._here.add((rank, contribution.incarnation))
-            self.present.add(rank)
-            self.can.discard(rank)
-        else:
-            self.carried.append(contribution)
-            self._look_at(rank)
+        if not contribution.late:
+            self._count(contribution.samples, contribution.planned)
+        self._look_at(rank)
+
+    def _count(self, samples: float, planned: float) -> None:
+        self.samples += samples
+        if planned > self.planned:
+            self.planned = planned
 
     def first(self) -> tuple[Contribution, ...]:
         """Takes out what came first of those that count; the others stay for the next rounds."""
@@ -101,21 +110,23 @@ class OpenRound:
     def close(self) -> tuple[Contribution, ...]:
         """Freezes the set, in an order that depends on nothing else, and opens the next round."""
         frozen = tuple(sorted(self.on_time + self.carried))
+        came = self.present
         self.on_time, self.carried = [], []
         self.present, self._here = set(), set()
         self._parts = {}
         self.samples = self.planned = 0.0
         self._initiator = None
-        for contribution in frozen:
-            self._look_at(contribution.rank)
+        for rank in came:  # whether the others can come depends on their rows alone, and those are as they were
+            self._look_at(rank)
         return frozen
 
     def free(self, contributions: Iterable[Contribution]) -> None:
         """The round of these is complete: their rows may be written again."""
-        for contribution in contributions:
-            self.rows.discard((contribution.rank, contribution.row))
-            if contribution.rank not in self.can:
-                self._look_at(contribution.rank)
+        rows, can = self.rows, self.can
+        for rank, _, _, _, _, row, _, _, _ in contributions:
+            rows.discard((rank, row))
+            if rank not in can:
+                self._look_at(rank)
 
     def follow(self, member: Member) -> None:
         """Brings what is known of a member up to date after it changed."""

@@ -12,6 +12,9 @@ def is_met(rules: Rules, number: int, open_round: OpenRound, enough: int, pace: 
 
     number: of the open round. enough: arrivals that make the quorum, where it is a plain count.
     """
+    if rules.is_count:
+        here = len(open_round.present)
+        return here >= enough or (here > 0 and open_round.everybody_is_here)
     quorum = rules.quorum
     if quorum == "work":
         planned = open_round.planned * len(open_round.unfinished)
@@ -24,6 +27,5 @@ def is_met(rules: Rules, number: int, open_round: OpenRound, enough: int, pace: 
         return True
     if quorum == "majority-random":
         return open_round.initiator(rules.seed * 1_000_003 + number) in open_round.present
-    if open_round.samples < rules.work * open_round.planned * len(open_round.unfinished):
-        return False
-    return len(open_round.present) >= enough
+    enough_done = open_round.samples >= rules.work * open_round.planned * len(open_round.unfinished)
+    return enough_done and len(open_round.present) >= enough

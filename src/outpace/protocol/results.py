@@ -5,7 +5,7 @@ Must never decide what is in a round: it is told of the one being reduced, and o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from outpace.protocol.round import Round
@@ -19,12 +19,13 @@ class Results:
         #: result slots: those kept, one being written, and one for each rank that may be stopped holding one
         self.slots = rules.max_staleness + rules.world + 1 + rules.world
         self.completed: dict[int, Round] = {}  #: the last rounds whose results are kept
+        self._places: dict[int, int] = {}  # slots of older ones, kept, too, whose records are not known here
         self._keep = rules.max_staleness
         self._world = rules.world
 
     def free_slots(self, reducing: Round | None) -> Iterator[int]:
         """Slots that hold no result that is kept, nor the one being made."""
-        used = {r.slot for r in self.completed.values()}
+        used = {r.slot for r in self.completed.values()}.union(self._places.values())
         if reducing is not None:
             used.add(reducing.slot)
         return (slot for slot in range(self.slots) if slot not in used)
@@ -36,24 +37,29 @@ class Results:
         given up, that one would be lost to all.
         """
         self.completed[result.number] = result
-        for number in list(self.completed):
-            kept = len(self.completed)
-            if kept <= self._keep or (number >= covered and kept <= self._keep + self._world):
+        kept = len(self._places) + len(self.completed)
+        while kept > self._keep:
+            oldest = self._places or self.completed
+            number = next(iter(oldest))
+            if number >= covered and kept <= self._keep + self._world:
                 return
-            del self.completed[number]
+            del oldest[number]
+            kept -= 1
 
     def begin_anew(self) -> None:
         """Another numbering begins: what is kept is of the old one."""
-        self.completed = {}
+        self.completed, self._places = {}, {}
 
-    def to_state(self) -> list[dict[str, Any]]:
-        """Plain values for a snapshot."""
-        return [r.to_state() for r in self.completed.values()]
+    def to_state(self, covered: int) -> dict[str, Any]:
+        """Plain values for a snapshot of version `covered`: nobody who begins from it needs the rounds before."""
+        rounds = self.completed.values()
+        places = [*self._places.items(), *((r.number, r.slot) for r in rounds if r.number < covered)]
+        return {"places": places, "records": [r.to_state() for r in rounds if r.number >= covered]}
 
     @classmethod
-    def from_state(cls, rules: Rules, state: Sequence[dict[str, Any]]) -> Results:
+    def from_state(cls, rules: Rules, state: dict[str, Any]) -> Results:
         """The inverse of `to_state`."""
         results = cls(rules)
-        rounds = [Round.from_state(row) for row in state]
-        results.completed = {r.number: r for r in rounds}
+        results._places = dict(state["places"])
+        results.completed = {r.number: r for r in map(Round.from_state, state["records"])}
         return results

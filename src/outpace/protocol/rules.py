@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 from outpace.errors import InvalidRules
@@ -86,6 +87,11 @@ class Rules:
                 f"quorum={quorum} is larger than the world of {self.world} ranks: no round could ever be "
                 f'complete. Use quorum="full" for everybody, or start more ranks',
             )
+
+    @cached_property
+    def is_count(self) -> bool:
+        """Whether the quorum is a plain number of ranks, whatever they have done."""
+        return self.work == 0 and self.quorum not in ("work", "adaptive", "majority-random")
 
     @property
     def least_ranks(self) -> int:

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from outpace.protocol.ledger import Ledger
 
 
-def state_of(ledger: Ledger) -> dict[str, Any]:
-    """The whole state as plain values."""
+def state_of(ledger: Ledger, covered: int) -> dict[str, Any]:
+    """The state as plain values, for a replica of version `covered`."""
     return {
         "members": ledger.members.to_state(),
         "pace": ledger.pace.to_state(),
@@ -30,7 +30,7 @@ def state_of(ledger: Ledger) -> dict[str, Any]:
         "met_ns": ledger.met_ns,
         "grace_ns": ledger.grace_ns,
         "reducing": None if ledger.reducing is None else ledger.reducing.to_state(),
-        "completed": ledger.results.to_state(),
+        "completed": ledger.results.to_state(covered),
         "hyper_step": ledger.hyper_step,
         "sync": ledger.sync.to_state(),
         "snapshots": ledger.snapshots.to_state(),
@@ -48,9 +48,9 @@ def restore(ledger: Ledger, state: dict[str, Any]) -> None:
     ledger.pace = Pace.from_state(rules.needs_pace, state["pace"])
     ledger.round = state["round"]
     for contribution in contributions_from(state["on_time"]):
-        ledger.open.add(contribution, counts=True)
+        ledger.open.add(contribution)
     for contribution in contributions_from(state["carried"]):
-        ledger.open.add(contribution, counts=False, is_part=not contribution.late)
+        ledger.open.carry(contribution, is_part=not contribution.late)
     ledger.met_ns, ledger.grace_ns = state["met_ns"], state["grace_ns"]
     ledger.reducing = None if state["reducing"] is None else Round.from_state(state["reducing"])
     ledger.results = Results.from_state(rules, state["completed"])

@@ -79,9 +79,9 @@ class SetNotFrozen(Ledger):
 class QuorumOffByOne(Ledger):
     """One fewer than the quorum is enough."""
 
-    def _quorum_is_met(self) -> bool:
-        is_count = self.rules.quorum not in ("adaptive", "majority-random")
-        return super()._quorum_is_met() or (is_count and len(self.open.present) >= self._needed - 1)
+    def _count_needed(self) -> None:
+        super()._count_needed()
+        self._needed = max(1, self._needed - 1) if self.rules.is_count else 0
 
 
 class StalenessOffByOne(Ledger):

@@ -7,6 +7,7 @@ their owner only, in a directory that the next start sweeps away.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import json
 import mmap
@@ -30,6 +31,7 @@ MAGIC = b"outpace\0"
 LAYOUT_VERSION = 1
 _HEAD = struct.Struct("<8sII16s")  # magic, layout version, length of the description, job id
 _DIRECTORY_PREFIX = f"outpace-{os.getuid()}-"
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
 NAMES = ("arena", "log", "life")
 _in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its own life
 
@@ -162,11 +164,20 @@ class Memory:
         self._map = mmap.mmap(fd, layout.total_bytes)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.raw = memoryview(self._map)
+        self._touched: set[int] = set()
         self.word = ctypes.c_uint32.from_buffer(self._map, layout.control)
 
     def region(self, offset: int, nbytes: int) -> torch.Tensor:
         """A byte tensor inside the arena."""
         return self.bytes[offset : offset + nbytes]
+
+    def touch(self, offset: int) -> None:
+        """Brings a vector that is about to be used into this process's page table, at once instead of page by page."""
+        if offset not in self._touched:
+            self._touched.add(offset)
+            start = offset - offset % mmap.PAGESIZE
+            with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
+                self._map.madvise(_POPULATE_WRITE, start, offset + self.layout.vector_bytes - start)
 
     def numbers(self, offset: int, count: int, code: str) -> memoryview[Any]:
         """Typed access to `count` numbers of 8 bytes."""
@@ -184,8 +195,8 @@ class Memory:
 
     def read_meta(self, offset: int) -> bytes:
         """The inverse of `write_meta`."""
-        length = int.from_bytes(self.raw[offset : offset + 8], "little")
-        return bytes(self.raw[offset + 8 : offset + 8 + length])
+        start = offset + 8
+        return self._map[start : start + int.from_bytes(self._map[offset:start], "little")]
 
 
 def _append_flag(name: str) -> int:

@@ -16,7 +16,7 @@ SLICE_S = 0.010
 _SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 _FUTEX_WAIT, _FUTEX_WAKE_OP = 0, 5
 _ADD_ONE_NEVER_MORE = (1 << 28) | (1 << 12)  # *word += 1; wake the second set only if the old value was 0
-_EVERYBODY = 2**31 - 1
+EVERYBODY = 2**31 - 1
 
 
 class _Timespec(ctypes.Structure):
@@ -45,12 +45,20 @@ class Bell:
         """Read before looking at the log, so that a ring in between is not missed."""
         return self._word.value
 
-    def ring(self) -> None:
-        """Wakes all waiters."""
+    def ring(self, waiters: int = EVERYBODY) -> None:
+        """Wakes so many waiters, those who have waited longest."""
         if self._futex is None:
             self._word.value += 1
             return
-        self._futex(_FUTEX_WAKE_OP, _EVERYBODY, 0, self._address, _ADD_ONE_NEVER_MORE)
+        self._futex(_FUTEX_WAKE_OP, waiters, 0, self._address, _ADD_ONE_NEVER_MORE)
+
+    def spin(self, value: int, seconds: float) -> bool:
+        """Looks out for a ring for that long, without sleeping. True if there was one."""
+        word, end = self._word, time.monotonic() + seconds
+        while word.value == value:
+            if time.monotonic() > end:
+                return False
+        return True
 
     def wait(self, value: int, seconds: float = SLICE_S) -> None:
         """Sleeps until rung, if the bell still shows `value`, or for that long (under a second). Releases the GIL."""

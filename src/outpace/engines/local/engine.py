@@ -27,6 +27,7 @@ from outpace.engines.local.snapshot import SnapshotStore
 from outpace.engines.local.watch import Watch
 from outpace.engines.replicas import ReplicaEngine, T
 from outpace.engines.sums import RowSums, join_meta, meta_of
+from outpace.environment import cores
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
@@ -65,7 +66,7 @@ class LocalEngine(ReplicaEngine):
         self._buffers = BufferRows(self._memory, replica.meeting())
         sums = RowSums(self._memory.bytes, vector.chunks(), rules, max_grad_norm)
         self._reduction = Reduction(self._memory, sums, self._is_current, self._faults)
-        self._watch.shares_reductions = not self._reduction.is_small
+        self._watch.helpers = 0 if self._reduction.is_small else max(1, cores() - 1)  # more would get in their own way
         self._vector = vector
         self._shared = shared
         self._views: dict[int, list[torch.Tensor]] = {}
@@ -203,7 +204,7 @@ class LocalEngine(ReplicaEngine):
 
     async def _save(self, buffer: int, position: int) -> None:
         self._faults.at("writing-snapshot", self._replica.version)
-        self._snapshots.write(buffer, self._replica.capture(), self.ledger.to_state(), position)
+        self._snapshots.write(buffer, self._replica.capture(), self.ledger.to_state(self._replica.version), position)
 
     def _saved(self, buffer: int, position: int) -> None:
         self._snapshots.announce(buffer)
@@ -284,6 +285,7 @@ class LocalEngine(ReplicaEngine):
 
     def _vector_at(self, offset: int) -> list[torch.Tensor]:
         if offset not in self._views:
+            self._memory.touch(offset)
             region = self._memory.region(offset, self._memory.layout.vector_bytes)
             self._views[offset] = self._vector.views(region)
         return self._views[offset]

@@ -12,6 +12,7 @@ PAGE = 4096
 HOLD_BYTES = 64  #: one cache line a rank, so that holds do not disturb each other
 CHUNK_STATE_BYTES = 24  #: claimed tag, done tag, sum of squares
 STATE_VECTORS = 8  #: room for this many optimizer state vectors in a snapshot
+ROW_SHIFT_BYTES = 320  #: rows begin at different places of a page: a cache has few ways for equal ones, read together
 NOTES_BYTES = 128  #: a count and fifteen numbers
 _PLAIN_BYTES = 1 << 20
 
@@ -96,7 +97,11 @@ class ArenaLayout:
 
     @cached_property
     def _slots(self) -> int:
-        return self._rows + self.rows * self.world * self.vector_bytes
+        return self._rows + _pages(self.rows * self.world * self._row_bytes)
+
+    @cached_property
+    def _row_bytes(self) -> int:
+        return self.vector_bytes + ROW_SHIFT_BYTES
 
     @cached_property
     def _states(self) -> int:
@@ -124,7 +129,7 @@ class ArenaLayout:
 
     def row(self, rank: int, row: int) -> int:
         """Where a contribution lies. All first rows come first: the second ones are seldom touched."""
-        return self._rows + (row * self.world + rank) * self.vector_bytes
+        return self._rows + (row * self.world + rank) * self._row_bytes
 
     def slot(self, slot: int) -> int:
         """Where a result lies."""

@@ -38,8 +38,8 @@ def encode(event: Event, time_ns: int = 0) -> bytes:
 
 def decode(records: bytes) -> list[Event]:
     """Whole records as events. Raises for one that was damaged, or given back."""
-    events = []
-    for start, fields in zip(range(0, len(records), RECORD_BYTES), _RECORD.iter_unpack(records), strict=True):
+    events, start = [], 0
+    for fields in _RECORD.iter_unpack(records):
         if not fields[0]:
             raise LogCut  # a hole reads as zeros, and no event has kind 0
         if crc32(records[start : start + _CHECKED_BYTES]) != fields[-1]:
@@ -48,6 +48,7 @@ def decode(records: bytes) -> list[Event]:
                 "Nothing was applied from it; restart from the last checkpoint"
             )
         events.append(Event._make(fields[:-1]))
+        start += RECORD_BYTES
     return events
 
 
@@ -69,7 +70,8 @@ class Log:
 
     def read_new(self) -> list[Event]:
         """The next events. Whoever has folded one moves `position` on by a record, so that none can get lost."""
-        return decode(os.pread(self._fd, _READ_BYTES, self.position))
+        records = os.pread(self._fd, _READ_BYTES, self.position)
+        return decode(records) if records else []
 
     def cut(self, position: int) -> None:
         """Gives back the memory of records before `position`. Positions stay as they are."""

@@ -52,7 +52,10 @@ class Reduction:
         words, squares = self._table(sealed.slot)
         mark = tag(sealed)
         layout, sums = self._memory.layout, self._sums
-        terms = sums.terms(sealed, [layout.row(c.rank, c.row) for c in sealed.contributions])
+        rows, slot = [layout.row(c.rank, c.row) for c in sealed.contributions], layout.slot(sealed.slot)
+        for offset in (*rows, slot):
+            self._memory.touch(offset)
+        terms, out = sums.terms(sealed, rows), sums.chunks_at(slot)
         total = len(sums.chunks)
         start = place * total // max(1, len(sealed.contributions)) % max(1, total)
         for index in (*range(start, total), *range(start)):
@@ -68,7 +71,7 @@ class Reduction:
                 return None
             if bad is not None:
                 return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
-            torch.mul(summed, scale, out=sums.chunks_at(layout.slot(sealed.slot))[index])
+            torch.mul(summed, scale, out=out[index])
             squares[word + 2] = found
             words[word + 1] = mark
         return self.ending(sealed)

@@ -14,12 +14,14 @@ from outpace.engines.local.faults import Faults
 from outpace.engines.local.life import Life
 from outpace.engines.local.log import READ_RECORDS, RECORD_BYTES, Log, LogCut
 from outpace.engines.local.snapshot import SnapshotStore
+from outpace.environment import cores
 from outpace.errors import BelowQuorum, TimedOut
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 
 PROBE_S = 0.1
+SPIN_S = 0.0002  #: a wait begins with looking out for so long, where each rank has a core: waking up takes as long
 LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
 _ANSWERED = (Kind.ARRIVE, Kind.PUBLISH, Kind.SWAP)  #: a rank wants to know what became of these
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
@@ -42,7 +44,7 @@ class Watch:
         self.rank = rank
         self.ledger = Ledger(rules)
         self.waited_s = 0.0
-        self.shares_reductions = True  #: whether a sealed round is worth waking others for
+        self.helpers = 0  #: how many waiters a sealed round is worth waking for
         self.placed = ""  #: what became of what this rank last gave away, in words
         self.log = log
         self._snapshots = snapshots
@@ -50,6 +52,7 @@ class Watch:
         self._life = life
         self._faults = faults
         self._timeout_s = timeout_s
+        self._spin_s = SPIN_S if rules.world <= cores() else 0.0  # else it would take a core from somebody who works
         self._probed = 0.0
         self._shown = 0
 
@@ -57,10 +60,11 @@ class Watch:
         """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed."""
         self._shown = self._bell.value()
         while events := self._read_new():
+            log, fold = self.log, self.ledger.apply
             for event in events:
-                reason = self.ledger.apply(event)
-                self.log.position += RECORD_BYTES
-                if event.rank == self.rank and event.kind in _ANSWERED:
+                reason = fold(event)
+                log.position += RECORD_BYTES
+                if event[1] == self.rank and event[0] in _ANSWERED:
                     self.placed = reason
             if len(events) < READ_RECORDS:
                 break
@@ -82,24 +86,19 @@ class Watch:
 
     def append(self, event: Event) -> None:
         """Appends in this rank's name, folds, and wakes the others if there is something to wake up for."""
-        before = self._news()
-        round_ = self.ledger.round
+        ledger = self.ledger
+        news, sealed, round_ = ledger.news, ledger.reducing, ledger.round
         self._faults.at("before-append", round_)
         self.log.append(event)
         self._faults.at("after-append", round_)
         self.refresh()
-        if self._news() != before:
+        ledger = self.ledger
+        if ledger.news != news:
             self._faults.at("before-wake", round_)
             self._bell.ring()
-
-    def _news(self) -> tuple[object, ...]:
-        """What waiters care about. An arrival that changes none of this wakes nobody."""
-        ledger = self.ledger
-        sealed = ledger.reducing
-        attempt = (sealed.number, sealed.attempt) if sealed is not None and self.shares_reductions else None
-        has_snapshot = ledger.snapshots.latest is not None
-        shared = ledger.published.changes
-        return ledger.started, ledger.complete, attempt, ledger.sync.generation, has_snapshot, ledger.ended, shared
+        elif self.helpers and ledger.reducing is not None and ledger.reducing is not sealed:
+            self._faults.at("before-wake", round_)
+            self._bell.ring(self.helpers)
 
     def wait(self, until: Callable[[], bool], meanwhile: Callable[[], bool], purpose: str) -> None:
         """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did.
@@ -129,6 +128,8 @@ class Watch:
 
     def _rest(self, waited_s: float) -> None:
         """Sleeps until there is news, or something to do by the clock. As little as possible runs between slices."""
+        if waited_s < self._spin_s and self._bell.spin(self._shown, self._spin_s):
+            return
         left = self._grace_left_s()
         if left is not None or self.ledger.reducing is not None:
             self._bell.wait(self._shown, SLICE_S if left is None else min(SLICE_S, max(1e-5, left)))
