@@ -171,13 +171,13 @@ class Memory:
         """A byte tensor inside the arena."""
         return self.bytes[offset : offset + nbytes]
 
-    def touch(self, offset: int) -> None:
-        """Brings a vector that is about to be used into this process's page table, at once instead of page by page."""
+    def touch(self, offset: int, nbytes: int) -> None:
+        """Brings what is about to be used into this process's page table, at once instead of page by page."""
         if offset not in self._touched:
             self._touched.add(offset)
             start = offset - offset % mmap.PAGESIZE
             with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
-                self._map.madvise(_POPULATE_WRITE, start, offset + self.layout.vector_bytes - start)
+                self._map.madvise(_POPULATE_WRITE, start, offset + nbytes - start)
 
     def numbers(self, offset: int, count: int, code: str) -> memoryview[Any]:
         """Typed access to `count` numbers of 8 bytes."""

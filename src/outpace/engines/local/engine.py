@@ -70,7 +70,7 @@ class LocalEngine(ReplicaEngine):
         self._vector = vector
         self._shared = shared
         self._views: dict[int, list[torch.Tensor]] = {}
-        self._tried: tuple[int, float] = (0, 0.0)  # attempt this rank has worked on, and when it had no more to do
+        self._seen: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)  # how far a reduction was, and since when
         self._overdue: tuple[int, float] = (-1, 0.0)  # version of the latest snapshot, and since when another is due
 
     @property
@@ -245,13 +245,16 @@ class LocalEngine(ReplicaEngine):
         sealed = self.ledger.reducing
         if sealed is None:
             return self._watch.seal_if_due() or self._write_overdue_snapshot()
-        mark = tag(sealed)
-        tried, since = self._tried
-        helping = tried == mark
-        if helping and time.monotonic() - since < SLICE_S:
+        now, (before, since) = time.monotonic(), self._seen
+        under_way, done = self._reduction.progress(sealed)
+        seen = (tag(sealed), under_way, done)
+        stands_still = seen == before
+        if stands_still and now - since < SLICE_S:
             return False
-        event = self._work(sealed, helping)
-        self._tried = (mark, time.monotonic())
+        self._seen = (seen, now)
+        if under_way > self._watch.helpers and not stands_still:
+            return False  # as many as can are at it, and get on
+        event = self._work(sealed, helping=stands_still)
         if event is None:
             return False
         self._watch.append(event)
@@ -285,7 +288,8 @@ class LocalEngine(ReplicaEngine):
 
     def _vector_at(self, offset: int) -> list[torch.Tensor]:
         if offset not in self._views:
-            self._memory.touch(offset)
-            region = self._memory.region(offset, self._memory.layout.vector_bytes)
+            nbytes = self._memory.layout.vector_bytes
+            self._memory.touch(offset, nbytes)
+            region = self._memory.region(offset, nbytes)
             self._views[offset] = self._vector.views(region)
         return self._views[offset]

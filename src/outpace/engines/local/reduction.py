@@ -54,7 +54,7 @@ class Reduction:
         layout, sums = self._memory.layout, self._sums
         rows, slot = [layout.row(c.rank, c.row) for c in sealed.contributions], layout.slot(sealed.slot)
         for offset in (*rows, slot):
-            self._memory.touch(offset)
+            self._memory.touch(offset, layout.vector_bytes)
         terms, out = sums.terms(sealed, rows), sums.chunks_at(slot)
         total = len(sums.chunks)
         start = place * total // max(1, len(sealed.contributions)) % max(1, total)
@@ -76,11 +76,16 @@ class Reduction:
             words[word + 1] = mark
         return self.ending(sealed)
 
+    def progress(self, sealed: Round) -> tuple[int, int]:
+        """(chunks that somebody has begun and not done, chunks that are done)."""
+        words, _ = self._table(sealed.slot)
+        mark = tag(sealed)
+        done = words[1::_WORDS].tolist().count(mark)
+        return words[::_WORDS].tolist().count(mark) - done, done
+
     def ending(self, sealed: Round) -> Event | None:
         """The event that completes the attempt, if every chunk is done. Puts what goes with the result beside it."""
-        words, squares = self._table(sealed.slot)
-        mark = tag(sealed)
-        if any(words[word + 1] != mark for word in range(0, len(self._sums.chunks) * _WORDS, _WORDS)):
+        if self.progress(sealed)[1] < len(self._sums.chunks):
             return None
         layout = self._memory.layout
         meta = merged_meta(
@@ -89,7 +94,8 @@ class Reduction:
         if not self._wanted(sealed):
             return None
         self._memory.write_meta(layout.slot_meta(sealed.slot), meta)
-        value = self._sums.clip(squares[word + 2] for word in range(0, len(self._sums.chunks) * _WORDS, _WORDS))
+        _, squares = self._table(sealed.slot)
+        value = self._sums.clip(squares[2::_WORDS].tolist())
         return Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value)
 
     def _table(self, slot: int) -> tuple[memoryview[int], memoryview[float]]:

@@ -40,6 +40,7 @@ class SnapshotStore:
                 "keeps more state per parameter than outpace makes room for"
             )
         start = self._memory.layout.state(buffer)
+        self._memory.touch(start, end)
         region = self._memory.region(start, room)
         for tensor, offset in zip(contents.tensors, offsets, strict=True):
             place(region, offset, tensor).copy_(tensor)
