@@ -30,7 +30,7 @@ BYTES = 4e-6  #: megabytes of a float32 parameter
 MS_PER_MINUTE = 60_000
 
 SOLO, MAJORITY, RANDOM = "eager-solo:grace=0", "eager-majority:grace=0", "eager:quorum=majority-random,grace=0"
-WAGMA, LOCAL = "wagma:grace=0", "local-sgd:every=1"
+WAGMA, LOCAL = "wagma:sync=wait,grace=0", "local-sgd:every=1"
 
 
 class Outcome(NamedTuple):
@@ -42,7 +42,7 @@ class Outcome(NamedTuple):
 
 def limited(ranks: int) -> str:
     """Eager-SGD's released code: 32 rounds with whoever is there, then one of all. In time, these groups are that."""
-    return f"wagma:group_size={ranks},sync_every=33,grace=0"
+    return f"wagma:group_size={ranks},sync_every=33,sync=wait,grace=0"
 
 
 # -- running ----------------------------------------------------------------------------------------------------------
@@ -329,7 +329,9 @@ def rollouts(seed: int) -> None:
     )
     published = {LOCAL: 2.33, "d-psgd": 1.88, "sgp:peers=4": 2.10, "ad-psgd": 49 / 82}
     began = time.perf_counter()
-    _wagma_table("WAGMA-SGD, reinforcement learning: 1,024 ranks", scenario, published, "wagma:sync_every=8,grace=0")
+    _wagma_table(
+        "WAGMA-SGD, reinforcement learning: 1,024 ranks", scenario, published, "wagma:sync_every=8,sync=wait,grace=0"
+    )
     print(f"1,024 ranks took {time.perf_counter() - began:.0f} s", file=sys.stderr)
 
 

@@ -20,7 +20,7 @@ CHOICES = {
     "wagma": "wagma:sync_every=5",
 }
 MAY_GO_WITHOUT = ("m-sync", "rennala")  # a rank that is too slow never contributes
-DROPS = ("m-sync", "rennala", "ringmaster")
+DROPS = ("m-sync", "rennala", "ringmaster", "wagma")
 NEVER_LATE = ("allreduce", "dasgd", "diloco", "dropcompute", "local-sgd", "post-local-sgd")  # all wait for all
 AVERAGE_ALWAYS = (
     "allreduce",
@@ -29,7 +29,7 @@ AVERAGE_ALWAYS = (
     "local-sgd:every=1",
     "matcha:budget=1",
     "sgp",
-    "wagma:sync_every=1",
+    "wagma:sync_every=1,sync=wait",
 )
 every_strategy = pytest.mark.parametrize("name", strategies.names())
 
@@ -129,7 +129,9 @@ def test_a_checkpoint_of_ranks_in_lock_step_goes_on_exactly(strategy, tmp_path):
     assert second[0].final == straight[0].final
 
 
-@pytest.mark.parametrize("strategy", ["ad-psgd", "wagma:sync_every=5", "nonblocking", "eager-majority"])
+@pytest.mark.parametrize(
+    "strategy", ["ad-psgd", "wagma:sync_every=5", "wagma:sync_every=5,sync=wait", "nonblocking", "eager-majority"]
+)
 def test_a_checkpoint_of_ranks_that_do_not_wait_is_gone_on_from(strategy, tmp_path):
     _, second = two_parts(strategy, 0.0, str(tmp_path / "parts"))
     assert all(s.loss < s.loss_in_the_middle for s in second)

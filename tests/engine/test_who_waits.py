@@ -23,8 +23,8 @@ PATIENCE_S = 60.0  # no measure of anything: a hang becomes an error
 MID_STEP = ["before-append", "after-append", "before-wake"]
 
 GO_ON = [
-    ("wagma:sync_every=100000", BETWEEN_STEPS),
-    *[("wagma:sync_every=100000", point) for point in MID_STEP],
+    ("wagma", BETWEEN_STEPS),
+    *[("wagma", point) for point in MID_STEP],
     ("ad-psgd", BETWEEN_STEPS),
     ("nonblocking", BETWEEN_STEPS),
     ("eager-solo", BETWEEN_STEPS),
@@ -40,6 +40,7 @@ WAIT = [
     ("allreduce", 0),
     ("dropcompute", 0),
     ("local-sgd:every=4", 3),
+    ("wagma:sync_every=4,sync=wait", 3),
     ("diloco:every=2", 1),
     ("d-psgd", 1),
     ("decentlam", 1),
@@ -48,7 +49,15 @@ WAIT = [
     ("al-dsgd", 2),
 ]
 
-SURVIVE = ["wagma:sync_every=5", "d-psgd", "ad-psgd", "sgp", "local-sgd:every=4", "nonblocking"]
+SURVIVE = [
+    "wagma:sync_every=5",
+    "wagma:sync_every=5,sync=wait",
+    "d-psgd",
+    "ad-psgd",
+    "sgp",
+    "local-sgd:every=4",
+    "nonblocking",
+]
 
 
 class Watcher(threading.Thread):

@@ -27,6 +27,7 @@ MS = 1_000_000
 #: Short cycles, so that little time shows much.
 OPTIONS = {
     "wagma": "wagma:sync_every=4",
+    "wagma:sync=wait": "wagma:sync_every=4,sync=wait",
     "local-sgd": "local-sgd:every=3",
     "post-local-sgd": "post-local-sgd:every=3,start=4",
     "diloco": "diloco:every=3",
@@ -108,7 +109,7 @@ class Run:
         assert self.world is not None
         self.world.died(rank, engine.incarnation)
         if self.draw.random() < 0.5:
-            self.clock.after(self.draw.randint(150, 400) * MS, lambda: self.born(rank))
+            self.clock.after(self.draw.randint(10, 400) * MS, lambda: self.born(rank))
 
     def play(self) -> None:
         for rank in range(self.ranks):
@@ -120,7 +121,7 @@ class Run:
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", [*names(), "wagma:sync=wait"])
 def test_it_ends_and_all_who_are_left_end_alike(name, seed):
     run = Run(name, seed)
     run.play()

@@ -37,7 +37,7 @@ def test_one_group_of_all_with_nobody_stale_is_allreduce(make: Maker) -> None:
 
 @pytest.mark.parametrize("grace", ["0", "100"])
 def test_groups_of_one_are_local_sgd(grace: str) -> None:
-    groups, local = trained(f"wagma:group_size=1,sync_every=4,grace={grace}"), trained("local-sgd:every=4")
+    groups, local = trained(f"wagma:group_size=1,sync_every=4,sync=wait,grace={grace}"), trained("local-sgd:every=4")
     for step in range(STEPS):
         assert_near(at(groups, step), at(local, step), 1e-14)
 
@@ -59,7 +59,7 @@ def test_with_nobody_stale_a_group_has_the_mean_of_its_members(world: int, size:
 @pytest.mark.parametrize("grace", ["0", "auto"])
 @pytest.mark.parametrize("make", [SGD, MOMENTUM], ids=["sgd", "momentum"])
 def test_after_a_synchronous_iteration_all_models_are_equal_bit_for_bit(make: Maker, grace: str) -> None:
-    walks = trained(f"wagma:sync_every=4,grace={grace}", make=make)
+    walks = trained(f"wagma:sync_every=4,sync=wait,grace={grace}", make=make)
     for step in (3, 7, 11):
         assert all(torch.equal(mine.weights[step], walks[0].weights[step]) for mine in walks)
     assert not all(torch.equal(mine.weights[4], walks[0].weights[4]) for mine in walks)
@@ -82,7 +82,7 @@ def merged(group: dict[int, Publication], rank: int, step: int, mine: Tensor) ->
 def test_fresh_and_stale_ranks_average_as_the_formulas_say(paces: tuple[int, ...]) -> None:
     """Plays it again by hand. The last two frozen iterations are kept, and of each rank its last two publications."""
     world, steps = len(paces), [1200 // pace for pace in paces]
-    choice = Wagma(group_size=min(2, world), sync_every=1000, grace=0)
+    choice = Wagma(group_size=min(2, world), sync_every=1000, sync="wait", grace=0)
     walks = walk(
         choice,
         world,
@@ -117,7 +117,7 @@ def test_fresh_and_stale_ranks_average_as_the_formulas_say(paces: tuple[int, ...
 
 def test_a_stale_merge_does_not_keep_the_sum() -> None:
     walks = walk(
-        "wagma:group_size=2,grace=0,sync_every=100",
+        "wagma:group_size=2,grace=0,sync_every=100,sync=wait",
         2,
         (8, 3),
         lambda rank, step, x: torch.full_like(x, float(rank + 1)) if step == 0 else torch.zeros_like(x),
@@ -128,5 +128,7 @@ def test_a_stale_merge_does_not_keep_the_sum() -> None:
 
 
 def test_nobody_waits_for_a_slow_rank_between_synchronous_iterations() -> None:
-    walks = trained("wagma:sync_every=100,grace=0", 4, imbalance=Table(100, 110, 120, 5000), look=lambda e: e.now_s())
+    walks = trained(
+        "wagma:sync_every=100,sync=wait,grace=0", 4, imbalance=Table(100, 110, 120, 5000), look=lambda e: e.now_s()
+    )
     assert [round(mine.seen[-1], 6) for mine in walks] == [1.2, 1.32, 1.44, 60.0]

@@ -36,7 +36,7 @@ def start(world: int = 4) -> Tensor:
 
 @WAYS
 @pytest.mark.parametrize(
-    "choice", ["local-sgd:every=1", "post-local-sgd:start=100", "dasgd:every=1,delay=0", "wagma:sync_every=1"]
+    "choice", ["local-sgd:every=1", "post-local-sgd:start=100", "dasgd:every=1,delay=0", "wagma:sync_every=1,sync=wait"]
 )
 def test_an_average_after_every_step_is_allreduce(choice: str, make: Maker) -> None:
     local, together = trained(choice, make), trained("allreduce", make)

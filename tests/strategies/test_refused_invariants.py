@@ -17,6 +17,7 @@ WRONG = {
     "wagma:group_size=0": "groups of 0 cannot be made",
     "wagma:sync_every=0": "sync_every=0 must be a whole number, at least 1",
     "wagma:order=backwards": "choose one of step-average, average-step",
+    "wagma:sync=never": "choose one of avoid, wait",
     "d-psgd:graph=0-1+2-3": "falls into 2 parts.*link them, for example with 1-2",
     "d-psgd:graph=0-1+1-7": "7",
     "d-psgd:graph=moebius": "no graph is called 'moebius'; known are ring",

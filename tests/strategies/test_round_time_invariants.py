@@ -88,13 +88,15 @@ def test_dropcompute_takes_the_threshold_and_at_most_one_micro_batch(tau: int) -
         assert after - before <= tau + max(MS) / PARTS
 
 
-@pytest.mark.parametrize("choice", ["ringmaster", "ringmaster:delay=1", "eager-solo:grace=0", "rennala", "ad-psgd"])
+@pytest.mark.parametrize(
+    "choice", ["ringmaster", "ringmaster:delay=1", "eager-solo:grace=0", "rennala", "ad-psgd", "wagma:grace=0"]
+)
 def test_nobody_waits(choice: str) -> None:
     run, _ = timed(choice)
     assert run.waited_s == (0.0,) * len(MS)
 
 
-@pytest.mark.parametrize("choice", ["ringmaster", "ad-psgd", "eager-solo:grace=0", "wagma:grace=0,sync_every=100"])
+@pytest.mark.parametrize("choice", ["ringmaster", "ad-psgd", "eager-solo:grace=0", "wagma:grace=0"])
 def test_where_nobody_waits_every_rank_ends_after_its_own_computing(choice: str) -> None:
     run, seen = timed(choice)
     assert run.seconds == pytest.approx(12 * max(MS) / 1e3)
@@ -108,7 +110,8 @@ JITTER = [[50, 90, 40, 70, 60, 30], [60, 20, 80, 50, 90, 40], [30, 70, 60, 90, 2
 
 
 @pytest.mark.parametrize(
-    "choice", ["local-sgd:every=3", "diloco:every=3", "post-local-sgd:start=1,every=3", "wagma:sync_every=3,grace=0"]
+    "choice",
+    ["local-sgd:every=3", "diloco:every=3", "post-local-sgd:start=1,every=3", "wagma:sync_every=3,sync=wait,grace=0"],
 )
 def test_averages_now_and_then_take_the_largest_of_the_sums(choice: str) -> None:
     run, _ = timed(choice, steps=6, paces=JITTER)
@@ -196,6 +199,6 @@ def test_dsgd_aau_waits_for_a_slow_rank_once_all_others_are_joined() -> None:
 
 
 def test_wagma_waits_for_the_slowest_only_where_all_meet() -> None:
-    run, seen = timed("wagma:grace=0,sync_every=4", paces=(50, 60, 70, 400), steps=8)
+    run, seen = timed("wagma:grace=0,sync_every=4,sync=wait", paces=(50, 60, 70, 400), steps=8)
     assert run.seconds == pytest.approx(8 * 0.4)
     assert published_ms(seen, 0) == pytest.approx([*accumulate([50] * 4), *(1600 + n for n in accumulate([50] * 4))])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import torch
 
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.published import Frozen
+from outpace.protocol.publications import Frozen
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 
@@ -181,8 +181,16 @@ class Engine(Protocol):
     async def until_frozen(self, iteration: int) -> Frozen:
         """Waits until what is current at an iteration is frozen for all, and says what that was."""
 
-    def current(self) -> Frozen:
-        """What is current of every rank now."""
+    @property
+    def open_iteration(self) -> int:
+        """The first iteration that is not frozen, as far as this rank knows."""
+
+    async def average(self, ranks: Sequence[int], frozen: Frozen | None, with_own: bool = False) -> bool:
+        """Makes this rank's weights the mean of what was frozen of these ranks, or is current of them now. With
+        `with_own` its weights as they are count, too, beside what it had published.
+
+        False, and nothing changed, if one of those ranks writes there again.
+        """
 
     async def mix_frozen(self, frozen: Frozen, weights: Mapping[int, float], own: float = 0.0) -> bool:
         """As `mix`, of what was frozen, and of this rank's own weights. False, and nothing changed, if one of those

@@ -14,7 +14,8 @@ from typing import Any
 from outpace.engines.base import Notes, Work
 from outpace.engines.rounds import RoundEngine
 from outpace.protocol.events import Event, Kind
-from outpace.protocol.published import Frozen, Publication, Published, Shelf
+from outpace.protocol.publications import Frozen, Publication, Shelf
+from outpace.protocol.published import EVERYBODY, Published
 from outpace.protocol.rules import Rules
 
 Term = tuple[Publication, float]
@@ -51,6 +52,15 @@ class SharingEngine(RoundEngine):
     def _sum(self, terms: Sequence[Term], own: float) -> Any:
         """The weighted sum of rows, and of this rank's weights, in private memory."""
 
+    def _places(self, found: Iterable[Publication]) -> list[Publication]:
+        """What an average is made of."""
+        return list(found)
+
+    def _mean(self, places: Sequence[Publication], with_own: bool) -> Any:
+        """The mean of rows, or of rows and this rank's weights."""
+        share = 1 / (len(places) + with_own)
+        return self._sum([(place, share) for place in places], share if with_own else 0.0)
+
     @abstractmethod
     def _write_sum(self, row: int, summed: Any) -> None:
         """Writes a sum into a row of this rank's."""
@@ -78,6 +88,9 @@ class SharingEngine(RoundEngine):
 
     async def _travel(self, peers: Collection[int], together: bool) -> None:
         """Lets pass the time that reading these ranks' weights takes beyond what it really takes."""
+
+    async def _travel_of_all(self, ranks: Sequence[int]) -> None:
+        """The same for a sum that all of these make, this rank among them."""
 
     # -- what strategies call --------------------------------------------------------------------------------------
 
@@ -121,16 +134,37 @@ class SharingEngine(RoundEngine):
 
     async def until_frozen(self, iteration: int) -> Frozen:
         """Waits for the freeze that this rank's publication of an iteration is in, or came too late for."""
-        purpose = f"for iteration {iteration} to be frozen"
-        await self._until_each([self.rank], lambda me: self._published.frozen_for(me, iteration) is not None, purpose)
         frozen = self._published.frozen_for(self.rank, iteration)
-        assert frozen is not None
+        while frozen is None:
+            purpose = f"for iteration {iteration} to be frozen"
+            await self._until_each(
+                [self.rank], lambda me: self._published.frozen_for(me, iteration) is not None, purpose
+            )
+            frozen = self._published.frozen_for(self.rank, iteration)
         return frozen
 
-    def current(self) -> Frozen:
-        """What is current of every rank now."""
+    @property
+    def open_iteration(self) -> int:
+        """The first iteration that is not frozen, as far as this rank knows."""
+        return self._published.open
+
+    async def average(self, ranks: Sequence[int], frozen: Frozen | None, with_own: bool = False) -> bool:
+        """Takes the mean of what was frozen of these ranks, or is current, unless it is being written again."""
         self._look()
-        return self._published.now()
+        published = self._published
+        places = self._places(published.current(ranks) if frozen is None else frozen.among(ranks))
+        stamp = published.stamp if frozen is None else frozen.stamp
+        is_held = frozen is not None and published.is_meeting(frozen.number)  # until this rank, too, has read it
+        if any(place[0] != self.rank for place in places):
+            await self._travel_of_all(ranks)
+            mean = self._mean(places, with_own)
+            self._look()
+            if not is_held and not self._published.are_whole(ranks, stamp):
+                return False
+            self._take(mean, ())
+        if frozen is not None and is_held:
+            self._say(Kind.READ, frozen.number)
+        return True
 
     async def mix_frozen(self, frozen: Frozen, weights: Mapping[int, float], own: float = 0.0) -> bool:
         """Takes the weighted sum of what was frozen, unless it is being written again."""
@@ -199,7 +233,7 @@ class SharingEngine(RoundEngine):
 
     def _go_on_from(self, steps: int) -> None:
         """All have met: they count their steps from here together, and nobody reads what was published before."""
-        self.steps = max(self.steps, steps)
+        self.steps = max(self.steps, steps, self._shelves[self.rank].first)
         self._unread.clear()
         self._pieces_at = -1  # a checkpoint may bring back a version that pieces were given at
 
@@ -208,8 +242,12 @@ class SharingEngine(RoundEngine):
         rows = 0 if self.rules.publishes is None else self.rules.publishes.rows
         while len(self._unread) >= rows:
             iteration, readers = self._unread[0]
-            await self._until_all_have_read(iteration, readers)
+            if readers:
+                await self._until_all_have_read(iteration, readers)
             self._unread.popleft()
+        if not self._published.may_write(self.rank):
+            purpose = "for all to read what all had published"
+            await self._until_each([EVERYBODY], lambda _: self._published.may_write(self.rank), purpose)
 
     async def _until_all_have_read(self, iteration: int, readers: Iterable[int]) -> None:
         purpose = f"for iteration {iteration} to be read"

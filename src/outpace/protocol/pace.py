@@ -9,7 +9,8 @@ from collections import deque
 from collections.abc import Collection, Iterable
 from typing import Any
 
-GRACE_SHARE = 0.15  #: grace may cost at most this share of a round
+GRACE_SHARE = 0.15  #: of a round: who comes later than this only jitters no more
+GRACE_COST = 0.034  #: of a round: what those who come after the first may wait on average where somebody is missing
 _LAGS = 64
 _INTERVALS = 9
 _DURATIONS = 16
@@ -23,7 +24,7 @@ class Pace:
     def __init__(self, observes: bool = True) -> None:
         self._observes = observes
         self._met: dict[int, int] = {}  # round -> when its quorum was met
-        self._lags: deque[int] = deque(maxlen=_LAGS)
+        self._lags: deque[tuple[int, int]] = deque(maxlen=_LAGS)  # round, and how long after its quorum
         self._intervals: deque[int] = deque(maxlen=_INTERVALS)
         self._started: dict[int, int] = {}  # rank -> when it began to compute
         self._durations: dict[int, deque[int]] = {}
@@ -35,7 +36,7 @@ class Pace:
             return
         met = self._met.get(version)
         if met is not None:
-            self._lags.append(max(0, time_ns - met))  # times are taken before the append and may cross
+            self._lags.append((version, max(0, time_ns - met)))  # times are taken before the append and may cross
         started = self._started.get(rank)
         if started is not None:
             self._durations.setdefault(rank, deque(maxlen=_DURATIONS)).append(time_ns - started)
@@ -67,16 +68,24 @@ class Pace:
         """How long to wait after the quorum for ranks that only jitter.
 
         Covers nine in ten of the lags that fit under the cap of 15 % of a round, and nothing when most lags do
-        not fit: those are stragglers, and waiting for them is what we are here to avoid.
+        not fit: those are stragglers, and waiting for them is what we are here to avoid. A round that everybody comes
+        to ends with the last of them; where somebody is missing it lasts as long as grace, which is then no longer
+        than those who wait can afford.
         """
         if not self._intervals or not self._lags:
             return 0
-        cap = int(GRACE_SHARE * sorted(self._intervals)[len(self._intervals) // 2])
-        fitting = sorted(lag for lag in self._lags if lag <= cap)
+        length = sorted(self._intervals)[len(self._intervals) // 2]
+        cap = int(GRACE_SHARE * length)
+        fitting = sorted(lag for _, lag in self._lags if lag <= cap)
         if 2 * len(fitting) < len(self._lags):
             return 0
         covered = fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0]
-        return min(cap, covered * 5 // 4 + 1)  # one more, so that ranks of the same nanosecond are together, too
+        wanted = min(cap, covered * 5 // 4 + 1)  # one more, so that ranks of the same nanosecond are together, too
+        missed = len({round_ for round_, lag in self._lags if lag > cap})
+        if not missed:
+            return wanted
+        rounds = len({round_ for round_, _ in self._lags})
+        return min(wanted, _affordable(fitting, int(GRACE_COST * length * len(self._lags) * rounds / missed)))
 
     def best_quorum(self, round_: int, ranks: Collection[int]) -> int:
         """The quorum that gives the most useful contributions per second, from the observed durations.
@@ -121,12 +130,22 @@ class Pace:
         """The inverse of `to_state`."""
         pace = cls(observes)
         pace._met = {int(k): int(v) for k, v in state["met"]}
-        pace._lags.extend(state["lags"])
+        pace._lags.extend((int(number), int(lag)) for number, lag in state["lags"])
         pace._intervals.extend(state["intervals"])
         pace._started = {int(k): int(v) for k, v in state["started"]}
         pace._best = tuple(state["best"])
         pace._durations = {int(r): deque(d, maxlen=_DURATIONS) for r, d in state["durations"]}
         return pace
+
+
+def _affordable(lags: list[int], budget_ns: int) -> int:
+    """The longest grace for which those who come within it, after these sorted lags, wait no more than this in all."""
+    summed = 0
+    for earlier, lag in enumerate(lags):
+        if earlier * lag - summed > budget_ns:
+            return (budget_ns + summed) // earlier
+        summed += lag
+    return (budget_ns + summed) // len(lags)
 
 
 def _candidates(ranks: int) -> list[int]:

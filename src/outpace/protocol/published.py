@@ -7,53 +7,19 @@ swap without a lock. Like the ledger it belongs to, it is a pure fold: who reads
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from outpace.protocol.events import Event, Kind
+from outpace.protocol.meeting import Meeting
 from outpace.protocol.members import ACTIVE, Member, Members
 from outpace.protocol.pace import Pace
 from outpace.protocol.paths import Paths
+from outpace.protocol.publications import NOTHING, Frozen, Publication, Shelf
 from outpace.protocol.rules import Publishing, Rules
 
-NOTHING = -1  #: an iteration before the first
 FROZEN_KEPT = 2  #: frozen iterations whose rows are remembered
-
-
-class Publication(NamedTuple):
-    """A rank's weights at some iteration: where they lie, and the how many-th of their rank they are."""
-
-    rank: int
-    iteration: int
-    row: int
-    serial: int
-
-
-class Frozen(NamedTuple):
-    """What was current of each member when an iteration was frozen."""
-
-    number: int
-    publications: dict[int, Publication]
-
-
-@dataclass
-class Shelf:
-    """One rank's rows."""
-
-    spares: list[int]
-    current: Publication | None = None
-    generation: int = 0  #: changes of what is current, by its own rank or by another's swap
-    count: int = 0  #: publications so far
-    first: int = 0  #: the iteration it takes part from
-    read: int = NOTHING  #: it needs nothing more that was published up to here
-    mixed: int = NOTHING  #: its last publication that was frozen
-    kept: dict[int, Publication] = field(default_factory=dict)  #: the last ones, by iteration
-
-    @property
-    def iteration(self) -> int:
-        """Of its last publication."""
-        return max(self.kept, default=NOTHING)
+EVERYBODY = -1  #: stands among the changed ranks when all have read what all had to read
 
 
 class Published:
@@ -68,6 +34,7 @@ class Published:
         self.changed: list[int] = []  #: ranks whose state changed with the last event, while `collects`
         self.collects = False
         self.changes = 0  #: how often anything changed that somebody may wait for
+        self.stamp = 0  #: publications of all ranks so far
         self.fresh: list[int] = []  #: who has published the open iteration, in order
         self.deadline_ns: int | None = None  #: when a waiter should freeze the open iteration
         self._publishing = publishing
@@ -77,6 +44,9 @@ class Published:
         self._pace = pace
         self._taking_part: set[int] = set()
         self._missing: set[int] = set()  # who takes part and has not published the open iteration
+        self._there: list[Publication | None] = [None] * rules.world  # what is current and not too old
+        self._meeting = Meeting(publishing.sync_every)
+        self._twice = 0  # somebody has published twice since the stamp was below this
         self._paths = Paths(rules.world, publishing.edges)
 
     # -- reading ---------------------------------------------------------------------------------------------------
@@ -102,8 +72,21 @@ class Published:
 
     def is_whole(self, publication: Publication) -> bool:
         """Whether its row is not yet being written again, for readers whom nobody waits for."""
-        shelf = self.shelves[publication.rank]
-        return shelf.count - publication.serial < self._publishing.rows - 1
+        return self.shelves[publication.rank].count - publication.serial < self._publishing.rows - 1
+
+    def are_whole(self, ranks: Iterable[int], stamp: int) -> bool:
+        """The same for all that was current of these ranks at some stamp: none of them has published twice since. No
+        need to look at each while nobody at all has, which would cost every rank the size of the world."""
+        shelves = self.shelves
+        return stamp >= self._twice or all(shelves[rank].stamp_before <= stamp for rank in ranks)
+
+    def is_meeting(self, iteration: int) -> bool:
+        """Whether all wait for all in this iteration, and nobody writes its row again before all have read it."""
+        return self._meeting.is_at(iteration)
+
+    def may_write(self, rank: int) -> bool:
+        """Whether all have read the meeting that this rank's next row may still hold."""
+        return not self._meeting.holds(rank, self.next_row(rank))
 
     def frozen_for(self, rank: int, iteration: int) -> Frozen | None:
         """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own.
@@ -112,8 +95,7 @@ class Published:
         """
         if self._publishing.freeze == "path":
             found = self.frozen.get(self.shelves[rank].mixed)
-            mine = None if found is None else found.publications.get(rank)
-            return found if mine is not None and mine.iteration == iteration else None
+            return found if found is not None and found.has(rank, iteration) else None
         if self.open <= iteration:
             return None
         return self.frozen.get(iteration) or self.frozen[max(self.frozen)]
@@ -122,11 +104,9 @@ class Published:
         """Whether this rank lives, has data left and waits in no meeting."""
         return rank in self._taking_part
 
-    def now(self, ranks: Iterable[int] | None = None) -> Frozen:
-        """What is current, of these ranks or of all who take part."""
-        chosen = sorted(self._taking_part) if ranks is None else ranks
-        current = {rank: self.shelves[rank].current for rank in chosen}
-        return Frozen(self.open, {rank: c for rank, c in current.items() if c is not None})
+    def current(self, ranks: Iterable[int]) -> Iterator[Publication]:
+        """What is current of those of these ranks who take part, without what is too old."""
+        return filter(None, map(self._there.__getitem__, ranks))
 
     # -- folding ---------------------------------------------------------------------------------------------------
 
@@ -149,38 +129,58 @@ class Published:
             rows = self._publishing.rows
             self.shelves[rank] = Shelf(list(range(rank * rows, (rank + 1) * rows)))
         takes_part = member.alive and member.state == ACTIVE
+        if rank in self._taking_part and (not takes_part or self.shelves[rank].life != member.incarnation):
+            self._leave(rank)
         if takes_part and rank not in self._taking_part:
-            shelf = self.shelves[rank]
-            shelf.first = max(shelf.first, shelf.iteration + 1, self._latest() + 1 if member.incarnation > 1 else 0)
-            self._taking_part.add(rank)
-            self._missing.add(rank)
-            self._withdraw(shelf)
-        elif not takes_part:
-            self._taking_part.discard(rank)
-            self._missing.discard(rank)
-            self._paths.gone(rank)
+            self._enter(member)
         self._change([rank])
         self._settle()
+
+    def _leave(self, rank: int) -> None:
+        self._taking_part.discard(rank)
+        self._missing.discard(rank)
+        self._show(rank)
+        self._has_read(rank)
+        self._paths.gone(rank)
+
+    def _enter(self, member: Member) -> None:
+        """A rank begins, or begins anew after a restart or when all have met, and is not late."""
+        rank, shelf = member.rank, self.shelves[member.rank]
+        shelf.life = member.incarnation
+        shelf.first = max(shelf.first, shelf.iteration + 1, self._first_for(member))
+        self._taking_part.add(rank)
+        if shelf.first <= self.open:
+            self._missing.add(rank)
+        self._withdraw(rank)
 
     def go_on_from(self, iteration: int) -> None:
         """All ranks have met, and count their iterations from here."""
         if self._publishing.freeze == "first":
             self.open = max(self.open, iteration)
 
-    def _withdraw(self, shelf: Shelf) -> None:
-        """After a meeting or a restart a rank begins anew: nobody may average with what it published before."""
+    def _withdraw(self, rank: int) -> None:
+        """Nobody may average any more with what a rank has published."""
+        shelf = self.shelves[rank]
         if shelf.current is not None:
-            shelf.spares.append(shelf.current.row)
-            shelf.current = None
+            shelf.clear()
             shelf.generation += 1
+        self._show(rank)
+
+    def _show(self, rank: int) -> None:
+        """Brings what there is of a rank up to date."""
+        place = self.shelves[rank].current
+        is_there = place is not None and rank in self._taking_part and not self._is_too_old(place.iteration)
+        self._there[rank] = place if is_there else None
 
     def _change(self, ranks: list[int]) -> None:
         self.changes += 1
         if self.collects:
             self.changed += ranks
 
-    def _latest(self) -> int:
-        return max(self.furthest, self.open - 1)
+    def _first_for(self, member: Member) -> int:
+        if self._publishing.freeze == "first":
+            return self.open
+        return max(self.furthest + 1, self.open) if member.incarnation > 1 else 0
 
     def publish(self, rank: int, iteration: int, generation: int, now_ns: int) -> str:
         """A rank's next row holds its weights. No effect if another rank's swap changed them meanwhile."""
@@ -190,7 +190,7 @@ class Published:
         if rank not in self._taking_part:
             return "ignored: it has left, or waits in a meeting"
         self._pace.arrived(rank, iteration, now_ns)
-        self._put(rank, iteration, shelf.spares.pop(0))
+        self._put(rank, iteration)
         reason = self._tally(rank, iteration)
         if iteration >= self.open:
             self._missing.discard(rank)
@@ -205,6 +205,8 @@ class Published:
     def has_read(self, rank: int, iteration: int) -> str:
         """A rank needs nothing more of what was published up to an iteration."""
         self.shelves[rank].read = max(self.shelves[rank].read, iteration)
+        if iteration >= self._meeting.number:
+            self._has_read(rank)
         self._change([rank])
         return f"rank {rank} has read everything up to iteration {iteration}"
 
@@ -221,6 +223,7 @@ class Published:
             assert shelf.current is not None
             shelf.current = shelf.current._replace(row=row)
             shelf.generation += 1
+            self._show(shelf.current.rank)
         self._change([rank, peer])
         return f"ranks {rank} and {peer} have the mean of both"
 
@@ -229,7 +232,7 @@ class Published:
         shelf = self.shelves[rank]
         if generation != shelf.generation:
             return "ignored: its weights were changed meanwhile"
-        self._withdraw(shelf)
+        self._withdraw(rank)
         self._change([rank])
         return f"nobody averages with rank {rank} before it publishes again"
 
@@ -245,7 +248,7 @@ class Published:
     def _activate(self, rank: int, iteration: int, now_ns: int) -> None:
         """The first to publish an iteration activates it for all; grace begins."""
         self.fresh.append(rank)
-        if self.deadline_ns is not None or self._is_meeting(iteration):
+        if self.deadline_ns is not None or self.is_meeting(iteration):
             return
         self._pace.quorum_met(iteration, now_ns, self._staleness)
         grace = self._pace.grace_ns() if self._grace == "auto" else int(float(self._grace) * 1e9)
@@ -254,16 +257,19 @@ class Published:
         else:
             self._freeze(sorted(self._taking_part))
 
-    def _put(self, rank: int, iteration: int, row: int) -> None:
+    def _put(self, rank: int, iteration: int) -> None:
         shelf = self.shelves[rank]
-        if shelf.current is not None:
-            shelf.spares.append(shelf.current.row)
+        self._twice = max(self._twice, shelf.stamp)
+        self.stamp += 1
         self.furthest = max(self.furthest, iteration)
-        shelf.count += 1
-        shelf.generation += 1
-        shelf.current = shelf.kept[iteration] = Publication(rank, iteration, row, shelf.count)
-        while len(shelf.kept) > self._publishing.rows:
-            del shelf.kept[next(iter(shelf.kept))]
+        shelf.put(rank, iteration)
+        shelf.stamp_before, shelf.stamp = shelf.stamp, self.stamp
+        self._show(rank)
+
+    def _is_too_old(self, iteration: int) -> bool:
+        """Counted in iterations that were frozen since."""
+        most = self._publishing.max_age
+        return most > 0 and self.open - iteration > most
 
     def _tally(self, rank: int, iteration: int) -> str:
         """Only where iterations freeze can anybody be late."""
@@ -272,13 +278,17 @@ class Published:
         if lag <= 0:
             tally.on_time += 1
             return "on time"
+        if self._is_too_old(iteration):
+            tally.dropped += 1
+            return f"late by {lag} iterations: dropped, the bound is {self._publishing.max_age}"
         tally.carried += 1
         tally.late_by[lag] += 1
         return f"late by {lag} iterations: merged with what is there"
 
-    def _is_meeting(self, iteration: int) -> bool:
-        every = self._publishing.sync_every
-        return every > 0 and (iteration + 1) % every == 0
+    def _has_read(self, rank: int) -> None:
+        """A rank has read the last meeting, or never will."""
+        if self._meeting.has_read(rank):
+            self._change([EVERYBODY])
 
     def _settle(self) -> None:
         """Freezes what everybody has published."""
@@ -290,31 +300,48 @@ class Published:
             self._freeze(self._paths.close())
 
     def _freeze(self, ranks: list[int]) -> None:
-        self.frozen[self.open] = self.now(ranks)
-        while len(self.frozen) > FROZEN_KEPT * (len(self.shelves) if self._paths.edges else 1):
-            del self.frozen[next(iter(self.frozen))]
-        for rank in ranks:
-            self.shelves[rank].mixed = self.open
+        number, there = self.open, self._there
+        self.frozen[number] = frozen = Frozen(number, {p[0]: p for p in map(there.__getitem__, ranks) if p}, self.stamp)
+        if self.is_meeting(number):
+            self._meeting.begin(frozen)
+        self._forget_frozen()
         self.open += 1
         self.deadline_ns = None
-        self._missing = {rank for rank in self._taking_part if self.shelves[rank].iteration < self.open}
         self.fresh = []
+        if self._publishing.freeze == "path":
+            for rank in ranks:
+                self.shelves[rank].mixed = number
+        else:
+            self._await_next(frozen)
         self._change(ranks)
+
+    def _await_next(self, frozen: Frozen) -> None:
+        """Nobody has published what is open now; what was published too long ago is there no longer."""
+        shelves = self.shelves
+        self._missing = {rank for rank in self._taking_part if shelves[rank].iteration <= frozen.number}
+        for place in frozen.publications.values():
+            if self._is_too_old(place[1]):
+                self._there[place[0]] = None
+
+    def _forget_frozen(self) -> None:
+        """Keeps the last ones. A meeting is kept until all have read it."""
+        kept = FROZEN_KEPT * (len(self.shelves) if self._paths.edges else 1)
+        oldest = [number for number in self.frozen if number != self._meeting.number or not self._meeting.unread]
+        for number in oldest[: max(0, len(oldest) - kept)]:
+            del self.frozen[number]
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def to_state(self) -> dict[str, Any]:
         """Plain values for a snapshot."""
         return {
-            "shelves": [
-                [rank, s.spares, s.current, s.generation, s.count, s.first, s.read, s.mixed, list(s.kept.values())]
-                for rank, s in sorted(self.shelves.items())
-            ],
-            "frozen": [[f.number, list(f.publications.values())] for f in self.frozen.values()],
+            "shelves": [[rank, shelf.to_state()] for rank, shelf in sorted(self.shelves.items())],
+            "frozen": [frozen.to_state() for frozen in self.frozen.values()],
             "open": self.open,
             "furthest": self.furthest,
             "deadline_ns": self.deadline_ns,
             "fresh": self.fresh,
+            "meeting": self._meeting.to_state(),
             "taking_part": sorted(self._taking_part),
             "missing": sorted(self._missing),
             "paths": self._paths.to_state(),
@@ -324,17 +351,19 @@ class Published:
     def from_state(cls, rules: Rules, members: Members, pace: Pace, state: dict[str, Any]) -> Published:
         """The inverse of `to_state`."""
         published = cls(rules, members, pace)
-        for rank, spares, current, generation, count, first, read, mixed, kept in state["shelves"]:
-            pubs = [Publication(*row) for row in kept]
-            now = None if current is None else Publication(*current)
-            by_iteration = {p.iteration: p for p in pubs}
-            shelf = Shelf(list(spares), now, generation, count, first, read, mixed, by_iteration)
-            published.shelves[rank] = shelf
-        for number, rows in state["frozen"]:
-            pubs = [Publication(*row) for row in rows]
-            published.frozen[number] = Frozen(number, {p.rank: p for p in pubs})
+        published.shelves = {rank: Shelf.from_state(shelf) for rank, shelf in state["shelves"]}
+        published.frozen = {number: Frozen.from_state([number, places]) for number, places in state["frozen"]}
         published.open, published.deadline_ns, published.fresh = state["open"], state["deadline_ns"], state["fresh"]
         published.furthest = state["furthest"]
+        published._meeting = Meeting.from_state(published._publishing.sync_every, state["meeting"])
         published._taking_part, published._missing = set(state["taking_part"]), set(state["missing"])
         published._paths = Paths.from_state(rules.world, published._paths.edges, state["paths"])
+        published._restore_what_follows()
         return published
+
+    def _restore_what_follows(self) -> None:
+        """From the rest of the state. Who published when is not in it: whatever was published counts as the last."""
+        self.stamp = self._twice = sum(shelf.count for shelf in self.shelves.values())
+        for rank, shelf in self.shelves.items():
+            shelf.stamp_before = shelf.stamp = self.stamp
+            self._show(rank)

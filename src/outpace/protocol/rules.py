@@ -23,11 +23,13 @@ class Publishing:
     rows: of each rank; the more, the longer a publication can be read.
     freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, every
         `sync_every`-th only when all have; "path": when it links parts of `edges` that were not linked yet.
+    max_age: of what is averaged, in iterations; 0 for any.
     """
 
     rows: int = 3
     freeze: str = ""
     sync_every: int = 0
+    max_age: int = 0
     edges: tuple[tuple[int, int], ...] = ()
 
 

@@ -5,14 +5,17 @@ Shigang Li, Tal Ben-Nun, Giorgi Nadiradze, Salvatore Di Girolamo, Nikoli Dryden,
 algorithm 2, with the grouping of section 3.2 corrected (`protocol.groups`).
 
     W'_i = W_i + U(G_i)
-    fresh:  W_i = (1/S) * sum over the group of W'_j
-    stale:  W_i = (sum over the group of W'_j + W'_i) / (S + 1)
-    every tau-th iteration:  W_i = mean over all ranks of W'_j
+    W_i  = mean of W'_j over the group of i;    over all ranks in every tau-th iteration
 
-The first rank that comes to an iteration activates it for all groups. Who has not come when its grace is over is in it
-with what it published last, and merges its own weights later. So nobody waits for a slow rank, except in every tau-th
-iteration, where all wait for all. Momentum stays with each rank, as in the authors' code; model buffers are averaged
-when all ranks meet.
+The first rank that comes to an iteration activates it for all groups, and it is frozen when a grace is over. Who has
+not come by then is in it with what it published last, if that is not older than tau iterations. When it comes it
+averages with what its group has published last, or with all ranks if it missed an average of all, and goes on with the
+iteration that is open then. So nobody waits for a slow rank, and after its step it is with the others again. A step
+that took more than tau iterations is dropped: its rank takes the mean of the others.
+
+In the paper, and with `sync="wait"`, all wait for all in every tau-th iteration, a rank is as many iterations on as it
+made steps, and who comes late adds its weights to a sum that has its old ones: W_i = (sum of W'_j + W'_i) / (S + 1).
+Momentum stays with each rank, as in the authors' code; model buffers are averaged when all ranks meet.
 """
 
 from __future__ import annotations
@@ -22,10 +25,11 @@ from dataclasses import dataclass
 from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.groups import default_size, group
-from outpace.protocol.published import Frozen
+from outpace.protocol.publications import Frozen
 from outpace.protocol.rules import Publishing, Rules
 from outpace.strategies.averaging import Averaging, check_positive
 
+SYNCS = ("avoid", "wait")
 ORDERS = ("step-average", "average-step")
 
 
@@ -34,7 +38,8 @@ class Wagma(Averaging):
     """Averages in changing groups, with whoever is there.
 
     group_size: S, ranks in a group. Default: about the square root of their number.
-    sync_every: tau. order: "step-average" is the paper's algorithm, "average-step" its proof and the authors' code.
+    sync_every: tau. sync: "avoid": nobody waits for the average of all, either; "wait" is the paper's.
+    order: "step-average" is the paper's algorithm, "average-step" its proof and the authors' code.
     grace: seconds the first one leaves the others before an iteration is frozen; "auto" learns it, 0 is the paper's.
 
     >>> Wagma(group_size=4).group(rank=0, iteration=1, world=8)
@@ -43,27 +48,31 @@ class Wagma(Averaging):
 
     group_size: int | None = None
     sync_every: int = 10
+    sync: str = "avoid"
     order: str = "step-average"
     grace: str | float = "auto"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("wagma", "sync_every", self.sync_every)
-        if self.order not in ORDERS:
-            raise InvalidRules(f"wagma: order={self.order!r} is unknown; choose one of {', '.join(ORDERS)}")
+        for name, value, known in (("sync", self.sync, SYNCS), ("order", self.order, ORDERS)):
+            if value not in known:
+                raise InvalidRules(f"wagma: {name}={value!r} is unknown; choose one of {', '.join(known)}")
 
     def rules(self, world: int) -> Rules:
         """Published weights, frozen by the first who comes."""
         self.group(0, 0, world)
-        return self._sharing(world, Publishing(freeze="first", sync_every=self.sync_every), self.grace)
+        meeting_every = self.sync_every if self.sync == "wait" else 0
+        publishing = Publishing(freeze="first", sync_every=meeting_every, max_age=self.sync_every)
+        return self._sharing(world, publishing, self.grace)
 
     def group(self, rank: int, iteration: int, world: int) -> tuple[int, ...]:
-        """Whom this rank averages with."""
+        """Whom this rank averages with, where not all do."""
         return group(rank, iteration, world, default_size(world) if self.group_size is None else self.group_size)
 
-    def is_sync(self, iteration: int) -> bool:
-        """Whether all ranks average."""
-        return (iteration + 1) % self.sync_every == 0
+    def is_sync(self, iteration: int, since: int | None = None) -> bool:
+        """Whether all average with all in this iteration, or did in one of those since another."""
+        return (iteration + 1) // self.sync_every > (iteration if since is None else since) // self.sync_every
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Step and average, in the order chosen."""
@@ -76,32 +85,30 @@ class Wagma(Averaging):
         return ticket
 
     async def _average(self, engine: Engine, iteration: int) -> Ticket:
-        others = [rank for rank in range(engine.world) if rank != engine.rank] if self.is_sync(iteration) else []
-        await engine.publish(iteration, others)
+        """Nobody waits beyond grace, but for all where all meet."""
+        await engine.publish(iteration)
         frozen = await engine.until_frozen(iteration)
-        if self.is_sync(iteration):
-            weights = {(rank, iteration): 1 / len(frozen.publications) for rank in frozen.publications}
-            await engine.mix(weights, iteration, together=True)
+        if frozen.has(engine.rank, iteration):
+            await self._take_mean(engine, iteration, self.is_sync(iteration), frozen)
             return Ticket(engine.steps, iteration, True, "on time")
-        ticket = self._ticket(engine, iteration, frozen)
-        while not await self._merge(engine, iteration, frozen):
-            frozen = engine.current()
-        return ticket
+        if self.sync == "wait":
+            await self._take_mean(engine, iteration, False, frozen, with_own=True)
+            return self._late(engine, frozen.number)
+        now = engine.open_iteration - 1
+        engine.steps += now - iteration  # iterations are the world's, as rounds are
+        await self._take_mean(engine, now, self.is_sync(now, since=iteration))
+        return self._late(engine, now)
 
-    def _ticket(self, engine: Engine, iteration: int, frozen: Frozen) -> Ticket:
-        mine = frozen.publications.get(engine.rank)
-        if mine is not None and mine.iteration == iteration:
-            return Ticket(engine.steps, iteration, True, "on time")
-        return Ticket(engine.steps, frozen.number, False, f"late: merged with what was there at {frozen.number}")
+    def _late(self, engine: Engine, now: int) -> Ticket:
+        return Ticket(engine.steps, now, False, f"late: merged with what was there after {now}")
 
-    async def _merge(self, engine: Engine, iteration: int, frozen: Frozen) -> bool:
-        """False if a member writes its row again; then what is current now is averaged, this rank's own included."""
-        there = frozen.publications
-        members = [rank for rank in self.group(engine.rank, iteration, engine.world) if rank in there]
-        mine = there.get(engine.rank)
-        if set(members) <= {engine.rank}:
-            return True
-        if mine is not None and mine.iteration == iteration:
-            return await engine.mix_frozen(frozen, dict.fromkeys(members, 1 / len(members)))
-        share = 1 / (len(members) + 1)
-        return await engine.mix_frozen(frozen, dict.fromkeys(members, share), own=share)
+    async def _take_mean(
+        self, engine: Engine, iteration: int, of_all: bool, frozen: Frozen | None = None, with_own: bool = False
+    ) -> None:
+        """If a member writes its row again meanwhile, of what is current, its own included, and then of its group
+        alone. Who reads too slowly even for that keeps its weights this time."""
+        group = self.group(engine.rank, iteration, engine.world)
+        ranks = range(engine.world) if of_all else group
+        for read, seen, own in ((ranks, frozen, with_own), (ranks, None, False), (group, None, False)):
+            if await engine.average(read, seen, own):
+                return

@@ -7,6 +7,7 @@ that missed rounds takes them all at once; `training.TrainingEngine` has real on
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from outpace.engines.base import Notes, Work
@@ -17,6 +18,7 @@ from outpace.engines.virtual.world import World
 from outpace.errors import BelowQuorum
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.publications import Publication
 
 
 class Pace(NamedTuple):
@@ -78,6 +80,9 @@ class VirtualEngine(SharingEngine):
 
     async def _travel(self, peers: Collection[int], together: bool) -> None:
         await sleep(self._world.travel_ns(self.rank, peers, together))
+
+    async def _travel_of_all(self, ranks: Sequence[int]) -> None:
+        await sleep(self._world.travel_of_all_ns(ranks))
 
     def _notes_of(self, row: int) -> Notes:
         return self._world.notes.get(row, ())
@@ -145,6 +150,13 @@ class TimedEngine(VirtualEngine):
 
     def _sum(self, terms: Sequence[Term], own: float) -> None:
         """There is nothing to add up."""
+
+    def _places(self, found: Iterable[Publication]) -> list[Publication]:
+        """Nobody reads them: with two it is clear whether there is anybody else, however large the world is."""
+        return list(islice(found, 2))
+
+    def _mean(self, places: Sequence[Publication], with_own: bool) -> None:
+        """There is nothing to average."""
 
     def _write_sum(self, row: int, summed: object) -> None:
         """There is nothing to write."""

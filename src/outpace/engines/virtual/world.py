@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -59,6 +59,7 @@ class World:
         self.notes: dict[int, Notes] = {}  #: by published row
         self._by_rank: dict[int, Waiters] = {}  # woken when what a rank publishes, reads or is changes
         self._travels: dict[tuple[object, ...], int] = {}
+        self._travels_of_all: dict[Sequence[int], int] = {}
         ledger.published.collects = True
 
     @property
@@ -110,6 +111,13 @@ class World:
         if key not in self._travels:
             self._travels[key] = self.network.gather_ns(rank, peers, self.payload_bytes, together)
         return self._travels[key]
+
+    def travel_of_all_ns(self, ranks: Sequence[int]) -> int:
+        """How long it takes each of these ranks to get the sum that all of them make, whoever of them is there."""
+        if ranks not in self._travels_of_all:
+            cost = self.network.gather_ns(ranks[0], ranks[1:], self.payload_bytes, together=True)
+            self._travels_of_all[ranks] = cost
+        return self._travels_of_all[ranks]
 
     def died(self, rank: int, incarnation: int) -> None:
         """A rank's incarnation has ended without a word. The others notice after a while."""
