@@ -39,10 +39,11 @@ class RowSums:
         self._max_grad_norm = max_grad_norm
         self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
         self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
-        self._scratch = {
+        scratch = {
             dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=accumulator(dtype))
             for dtype in {c.dtype for c in chunks}
         }
+        self._scratch = [scratch[c.dtype][: c.elements] for c in chunks]  # per chunk, in the same memory
 
     def terms(self, sealed: Round, offsets: list[int]) -> Terms:
         """What a round adds up, its rows lying at these offsets in the order of its contributions."""
@@ -54,15 +55,14 @@ class RowSums:
 
     def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
         """(sum of one chunk in private memory, factor that is still to be applied)."""
-        chunk = self.chunks[index]
-        scratch = self._scratch[chunk.dtype][: chunk.elements]
+        scratch, dtype = self._scratch[index], self.chunks[index].dtype
         if terms.stacks is not None:
             torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
         else:
             self._codec.reduce(scratch, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
-        if scratch.dtype == chunk.dtype:
+        if scratch.dtype == dtype:
             return scratch, terms.scale
-        return scratch.mul_(terms.scale).to(chunk.dtype), 1.0
+        return scratch.mul_(terms.scale).to(dtype), 1.0
 
     def sum_of_squares(self, summed: torch.Tensor, scale: float) -> float:
         """Of the averaged chunk, if it is needed for clipping; else only whether it is finite (0 or NaN)."""

@@ -283,8 +283,8 @@ class LocalEngine(ReplicaEngine):
 
     def _is_current(self, sealed: Round) -> bool:
         self._watch.refresh()
-        current = self.ledger.reducing
-        return current is not None and tag(current) == tag(sealed)
+        current = self._watch.ledger.reducing
+        return current is sealed or (current is not None and tag(current) == tag(sealed))
 
     def _vector_at(self, offset: int) -> list[torch.Tensor]:
         if offset not in self._views:
