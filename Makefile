@@ -2,12 +2,14 @@
 # make test    lint, types and all tests
 # make lint    ruff and mypy alone
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
-# make bench   speed against Gloo and Open MPI, as ratios within one run
+# make bench   speed beside Gloo, Open MPI and DDP in one run, into docs/benchmarks.md; ARGS="--only skew" one section, ARGS=--help
+# make guard   whether a round has become slower, by ratios within one run; under a minute
+# make results the papers' figures beside ours, accuracy and races, for docs/results.md; more than an hour
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format fuzz bench clean
+.PHONY: demo test lint format fuzz bench guard results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
@@ -30,12 +32,12 @@ fuzz: .venv/ready
 
 bench: .venv/ready
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
-	$(BIN)/python bench/collectives.py
-	$(BIN)/python bench/solo_step.py
-	$(BIN)/python bench/grace.py
-	$(BIN)/python bench/stops.py
-	$(BIN)/python bench/reality.py
-	$(BIN)/python bench/scale.py
+	$(BIN)/python -m bench $(ARGS)
+
+guard: .venv/ready
+	$(BIN)/python -m bench.guard
+
+results: .venv/ready
 	$(BIN)/python bench/published.py
 	$(BIN)/python bench/convergence.py
 	$(BIN)/python bench/races.py

@@ -1,43 +1,98 @@
-"""One full-quorum round against Gloo's and Open MPI's allreduce, alternating within one run.
-
-    python bench/collectives.py [--ranks 8] [--repeat 5] [--json]
+"""A full-quorum round against Gloo's and Open MPI's allreduce and against the memory's own speed.
 
 round       contributions lie in the arena already; until every rank can read the averaged vector
 end to end  from each rank's own gradients to the averaged vector, which the optimizer reads in place
-Peers are measured end to end. Times are back-to-back means; shown are medians over the repeats, and all ratios are
-between figures of this one run.
+Peers are measured end to end. Times are means of back-to-back calls, of the slowest rank.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
-import statistics
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from side_by_side import median_and_spread, open_bare, open_mpi_s, per_call_s
 
 import outpace
-from outpace.engines.base import run
+from bench import open_mpi, round_variants
+from bench.bare import BareRank, join_gloo, per_call_s
+from bench.figures import Figure, Samples, judged, ratio, slowest, spread
+from bench.memory_limit import limit_s
+from bench.run import Run
 
-SIZES = {"4 B": 1, "1 KB": 256, "64 KB": 16_384, "1 MB": 262_144, "4 MB": 1_048_576, "25 MB": 6_553_600}
-WARM_UP = 12  # more than there are result slots, so that no page is touched for the first time while measuring
-GOALS = {("25 MB", "round", "gloo"): 4.0, ("25 MB", "round", "open mpi"): 1.3, ("64 KB", "round", "gloo"): 20.0}
+WORLDS = (2, 4, 8)
+SIZES = {
+    "4 B": 1,
+    "1 KB": 256,
+    "64 KB": 16_384,
+    "1 MB": 262_144,
+    "4 MB": 1_048_576,
+    "25 MB": 6_553_600,
+    "100 MB": 26_214_400,
+}
+QUICK_WORLDS, QUICK_SIZES = (2, 4), ("64 KB", "1 MB")
+SMALL = ("4 B", "1 KB", "64 KB")  #: what a round costs beside moving bytes
+LIMITED = ("1 MB", "4 MB", "25 MB", "100 MB")  #: below, the limit would show torch's calls and not the memory
+MEASURES = ("round", "end to end")
+PEERS = ("gloo", "open mpi", "limit")
+
+#: (ranks, size, measure, peer): at least so many times as fast as the peer
+GOALS: dict[tuple[int, str, str, str], float] = {
+    (8, "25 MB", "round", "gloo"): 10.0,
+    (8, "25 MB", "round", "open mpi"): 3.5,
+    (8, "25 MB", "round", "limit"): 0.75,
+    (8, "1 MB", "round", "gloo"): 30.0,
+    (8, "1 MB", "round", "open mpi"): 3.0,
+    (2, "25 MB", "round", "gloo"): 5.0,
+    (2, "25 MB", "round", "open mpi"): 1.2,
+    (8, "25 MB", "end to end", "gloo"): 6.0,
+    (8, "25 MB", "end to end", "open mpi"): 2.2,
+    **{(8, size, "round", "gloo"): 60.0 for size in SMALL},
+    **{(ranks, size, "round", "open mpi"): 1 / 3 for ranks in (2, 4) for size in SMALL},
+    **{(8, size, "round", "open mpi"): 1 / 6 for size in SMALL},
+}
 
 
-def measure(elements: int, times: int) -> dict[str, float]:
-    """One repeat in this process: ours both ways, then Gloo's."""
-    dist.init_process_group("gloo")
+def measure(run: Run) -> dict[str, Any]:
+    """All sizes and worlds, repeat by repeat."""
+    samples, variants = Samples(), Samples()
+    worlds, sizes = (QUICK_WORLDS, QUICK_SIZES) if run.quick else (WORLDS, tuple(SIZES))
+    with run.until_ctrl_c():
+        for _ in run.repeats("collectives"):
+            for ranks in worlds:
+                for size in sizes:
+                    run.say(f"collectives: {ranks} ranks, {size}")
+                    samples.add((ranks, size), once(ranks, size))
+            run.say("collectives: subsets and the finite check")
+            variants.add("round", round_variants.once(*round_variants.scale(run.quick)))
+    return {
+        "has_open_mpi": open_mpi.is_installed(),
+        "rows": [_row(ranks, size, found) for (ranks, size), found in samples.items()],
+        "variants": [round_variants.figures(found, run.quick) for _, found in variants.items()],
+    }
+
+
+def once(ranks: int, size: str, with_open_mpi: bool = True) -> dict[str, float]:
+    """Seconds of one call: ours both ways, then the peers, one after the other."""
+    elements = SIZES[size]
+    times = max(10, min(200, 125_000_000 // elements))
+    found = slowest(outpace.spawn(_ours_and_gloo, ranks, (elements, times)))
+    if with_open_mpi and open_mpi.is_installed():
+        found["open mpi"] = open_mpi.allreduce_s(ranks, elements, times)
+    if size in LIMITED:
+        found["limit"] = limit_s(ranks, elements, times)
+    return found
+
+
+def _ours_and_gloo(elements: int, times: int) -> dict[str, float]:
+    """In each rank."""
+    join_gloo()
     found = {}
-    for name, deposits in (("round", False), ("end to end", True)):
-        engine, step = open_bare(elements, "allreduce", deposits)
-        for _ in range(WARM_UP):
-            step()
+    for name in MEASURES:
+        rank = BareRank(elements, "allreduce", deposits=name == "end to end")
+        rank.warm_up()
         dist.barrier()
-        found[name] = per_call_s(step, times)
-        run(engine.finish())
-        engine.close()
+        found[name] = per_call_s(rank.step, times)
+        rank.close()
     tensor = torch.ones(elements)
     for _ in range(3):
         dist.all_reduce(tensor)
@@ -47,50 +102,13 @@ def measure(elements: int, times: int) -> dict[str, float]:
     return found
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=8)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--sizes", default=",".join(SIZES), help="of " + ", ".join(SIZES))
-    parser.add_argument("--json", action="store_true")
-    args = parser.parse_args()
-    report = {}
-    for size in args.sizes.split(","):
-        elements = SIZES[size]
-        times = max(20, min(200, 20_000_000 // max(1, elements)))
-        samples: dict[str, list[float]] = {}
-        for _ in range(args.repeat):
-            reports = outpace.spawn(measure, args.ranks, (elements, times))
-            for name in reports[0]:
-                samples.setdefault(name, []).append(max(report[name] for report in reports))
-            if (mpi := open_mpi_s(args.ranks, elements, times)) is not None:
-                samples.setdefault("open mpi", []).append(mpi)
-        report[size] = show(size, args.ranks, samples, args.json)
-    if args.json:
-        print(json.dumps({"ranks": args.ranks, "repeat": args.repeat, "sizes": report}, indent=2))
-
-
-def show(size: str, ranks: int, samples: dict[str, list[float]], quiet: bool) -> dict[str, object]:
-    medians = {name: statistics.median(values) for name, values in samples.items()}
-    ratios = {
-        f"{ours} against {peer}": medians[peer] / medians[ours]
-        for ours in ("round", "end to end")
-        for peer in ("gloo", "open mpi")
-        if peer in medians
-    }
-    if not quiet:
-        print(f"\n{ranks} ranks, {size}")
-        for name, values in samples.items():
-            print(f"  {name:11} {median_and_spread(values)}")
-        for name, ratio in ratios.items():
-            ours, peer = name.split(" against ")
-            goal = GOALS.get((size, ours, peer)) if ranks == 8 else None
-            verdict = "" if goal is None else f"   goal {goal}x: {'reached' if ratio >= goal else 'MISSED'}"
-            print(f"  {name:26} {ratio:6.1f}x{verdict}")
-        if "open mpi" not in medians:
-            print("  Open MPI is not installed (Debian: openmpi-bin, and pip install mpi4py): skipped")
-    return {"seconds": samples, "ratios": ratios}
-
-
-if __name__ == "__main__":
-    main()
+def _row(ranks: int, size: str, found: dict[str, list[float]]) -> dict[str, Any]:
+    ratios: dict[str, Figure] = {}
+    for ours in MEASURES:
+        for peer in PEERS:
+            if peer in found:
+                ratios[f"{ours} / {peer}"] = against = ratio(found[peer], found[ours])
+                if goal := GOALS.get((ranks, size, ours, peer)):
+                    against["judged"] = judged(against["median"], goal)
+    seconds = {name: spread(values) for name, values in found.items()}
+    return {"ranks": ranks, "size": size, "seconds": seconds, "ratios": ratios}

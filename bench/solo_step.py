@@ -1,36 +1,55 @@
-"""What `eager-solo` adds to a step of the fastest rank, whatever the others do.
-
-    python bench/solo_step.py [--ranks 2] [--mb 1] [--steps 300]
+"""What `eager-solo` adds to a step of the fastest rank, whatever the other one does.
 
 Rank 0 steps without pause (balanced: both compute 2 ms). Measured from its gradients being ready to the end of
 `step()`, less the inner optimizer's own work for the rounds applied in it. With as many ranks as cores, a core is free
-for each; the goal is a median of at most 1 ms at 1 MB.
+for each.
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import statistics
 import time
+from typing import Any
 
 import torch
 
 import outpace
+from bench.figures import Samples, judged, spread
+from bench.run import Run
 
-GOAL_MS = 1.0
+RANKS, ELEMENTS, STEPS, QUICK_STEPS = 2, 262_144, 300, 60
+MOST_S = 0.001
 OTHERS = ("finished", "slow", "stopped", "balanced")
 
 
-def train(elements: int, steps: int, others: str) -> list[float]:
-    """Milliseconds added to each step of rank 0."""
+def measure(run: Run) -> dict[str, Any]:
+    """Median and 95th percentile of a step, for each thing the other rank may do."""
+    samples = Samples()
+    steps = QUICK_STEPS if run.quick else STEPS
+    with run.until_ctrl_c():
+        for _ in run.repeats("solo step"):
+            for others in OTHERS:
+                added = outpace.spawn(_train, RANKS, (ELEMENTS, steps, others))[0]
+                high = statistics.quantiles(added, n=20)[-1]
+                samples.add(others, {"median": statistics.median(added), "high": high})
+    rows = []
+    for others, found in samples.items():
+        median = spread(found["median"])
+        median["judged"] = judged(median["median"], MOST_S, at_least=False)
+        rows.append({"others": others, "median_s": median, "high_s": spread(found["high"])})
+    return {"ranks": RANKS, "mb": ELEMENTS * 4 / 2**20, "steps": steps, "rows": rows}
+
+
+def _train(elements: int, steps: int, others: str) -> list[float]:
+    """Seconds added to each step of rank 0."""
     weight = torch.nn.Parameter(torch.zeros(elements))
     inner = torch.optim.SGD([weight], lr=0.01)
     opt = outpace.DistributedOptimizer(inner, "eager-solo:grace=0")
     weight.grad = torch.ones(elements)
     if int(os.environ["RANK"]) > 0:
-        follow(opt, steps, others)
+        _follow(opt, steps, others)
         return []
     began = time.perf_counter()
     for _ in range(20):
@@ -42,14 +61,14 @@ def train(elements: int, steps: int, others: str) -> list[float]:
         version, began = opt.stats.version, time.perf_counter()
         opt.step()
         whole_s = time.perf_counter() - began
-        added.append((whole_s - own_s * (opt.stats.version - version)) * 1e3)
+        added.append(whole_s - own_s * (opt.stats.version - version))
     for rank in range(1, opt._engine.world):
         if pid := opt._engine._life.holder(rank):
             os.kill(pid, signal.SIGCONT)
     return added
 
 
-def follow(opt: outpace.DistributedOptimizer, steps: int, others: str) -> None:
+def _follow(opt: outpace.DistributedOptimizer, steps: int, others: str) -> None:
     """What the other ranks do meanwhile."""
     if others == "stopped":
         os.kill(os.getpid(), signal.SIGSTOP)
@@ -57,22 +76,3 @@ def follow(opt: outpace.DistributedOptimizer, steps: int, others: str) -> None:
     for _ in range(count):
         time.sleep(pause_s)
         opt.step()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--mb", type=float, default=1.0)
-    parser.add_argument("--steps", type=int, default=300)
-    args = parser.parse_args()
-    print(f"eager-solo, {args.ranks} ranks, {args.mb:g} MB: added to a step of the fastest rank")
-    for others in OTHERS:
-        found = outpace.spawn(train, args.ranks, (int(args.mb * 2**20 / 4), args.steps, others))[0]
-        median, high = statistics.median(found), statistics.quantiles(found, n=20)[-1]
-        verdict = "reached" if median <= GOAL_MS else "MISSED"
-        goal = f"   goal {GOAL_MS} ms: {verdict}" if args.mb == 1.0 else ""
-        print(f"  others {others:9} median {median:6.3f} ms   95 % under {high:6.3f} ms{goal}", flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -145,7 +145,7 @@ def test_on_a_terminal_the_ranks_are_seen_while_they_run(tmp_path):
     os.close(theirs)
     shown = read_to_its_end(ours)
     assert race.wait(timeout=60) == 0
-    assert "eager-solo (2 of 2 systems)" in shown
+    assert "eager-solo (2 of 2 systems, 2 s)" in shown
     assert "computing" in shown
     assert "samples/s" in shown
     assert "report.html" in shown

@@ -1,0 +1,80 @@
+"""A rank that takes part in rounds and trains nothing, and Gloo beside it: what is measured is the engine alone."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+import torch.distributed as dist
+
+from outpace.engines.base import Result, Work, run
+from outpace.engines.local.engine import LocalEngine
+from outpace.engines.local.open import open_local
+from outpace.environment import whereami
+from outpace.replica import OptimizerReplica
+from outpace.strategies import strategy
+
+TIMEOUT_S = 120.0
+#: Rounds for each rank of the world before measuring: until there has been a result in every slot, and every rank has
+#: written a snapshot into both buffers, so that no page is touched for the first time while measuring.
+WARM_UP = 16
+
+
+class BareReplica(OptimizerReplica):
+    """Takes part in rounds but trains nothing."""
+
+    def __init__(self, elements: int, deposits: bool) -> None:
+        self.weight = torch.nn.Parameter(torch.ones(elements))  # real memory, which zeros are not until written
+        super().__init__(torch.optim.SGD([self.weight], lr=1.0), None)
+        self.weight.grad = torch.ones(elements)
+        self._deposits = deposits
+        self.seen = self.weight.detach()
+
+    def deposit(
+        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Copies the gradients, or leaves what lies in the row already."""
+        return super().deposit(row, work, onto) if self._deposits else (b"\1", b"")
+
+    def apply(self, result: Result) -> None:
+        """Has the averaged vector, readable in place, as an optimizer would."""
+        self.seen = result.gradients[0]
+        self.version += 1
+
+
+class BareRank:
+    """A running engine, and one whole step on it."""
+
+    def __init__(self, elements: int, choice: str, deposits: bool) -> None:
+        place = whereami()
+        self._strategy = strategy(choice)
+        replica = BareReplica(elements, deposits)
+        rules = self._strategy.rules(place.world)
+        self.engine: LocalEngine = open_local(replica, rules, place, None, TIMEOUT_S)
+
+    def step(self) -> None:
+        run(self._strategy.step(self.engine, Work()))
+
+    def warm_up(self) -> None:
+        for _ in range(WARM_UP * self.engine.world):
+            self.step()
+
+    def close(self) -> None:
+        run(self.engine.finish())
+        self.engine.close()
+
+
+def join_gloo() -> None:
+    """Also the barrier of what is measured of ours: outside of the time that is taken."""
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # else Gloo looks for the host's own name
+    dist.init_process_group("gloo")
+
+
+def per_call_s(call: Callable[[], object], times: int) -> float:
+    """Mean seconds of back-to-back calls."""
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - began) / times
