@@ -56,10 +56,13 @@ class RowSums:
     def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
         """(sum of one chunk in private memory, factor that is still to be applied)."""
         scratch, dtype = self._scratch[index], self.chunks[index].dtype
-        if terms.stacks is not None:
-            torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
+        rows = terms.rows
+        if terms.stacks is None:
+            self._codec.reduce(scratch, [row[index] for row in rows], terms.factors, terms.seeds, index)
+        elif len(rows) == 2 and scratch.dtype == dtype:
+            torch.add(rows[0][index], rows[1][index], out=scratch)  # the same bits, a fifth quicker
         else:
-            self._codec.reduce(scratch, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
+            torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
         if scratch.dtype == dtype:
             return scratch, terms.scale
         return scratch.mul_(terms.scale).to(dtype), 1.0
