@@ -29,13 +29,13 @@ class Threshold(NamedTuple):
 
 
 THRESHOLDS = (
-    Threshold("64 KB", "round", "gloo", least=5.0, measured=10.0),
-    Threshold("64 KB", "end to end", "gloo", least=4.5, measured=9.0),
-    Threshold("1 MB", "round", "gloo", least=4.0, measured=8.0),
-    Threshold("1 MB", "end to end", "gloo", least=2.5, measured=5.0),
-    Threshold("25 MB", "round", "gloo", least=2.5, measured=5.0),
-    Threshold("25 MB", "end to end", "gloo", least=1.5, measured=3.0),
-    Threshold("25 MB", "round", "limit", least=0.3, measured=0.6),
+    Threshold("64 KB", "round", "gloo", least=3.5, measured=7.3),
+    Threshold("64 KB", "end to end", "gloo", least=3.0, measured=6.3),
+    Threshold("1 MB", "round", "gloo", least=3.0, measured=5.9),
+    Threshold("1 MB", "end to end", "gloo", least=2.2, measured=4.5),
+    Threshold("25 MB", "round", "gloo", least=2.7, measured=5.5),
+    Threshold("25 MB", "end to end", "gloo", least=1.5, measured=3.1),
+    Threshold("25 MB", "round", "limit", least=0.3, measured=0.61),
 )
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
+from outpace.engines.replicas import OVERDUE_S
 from outpace.engines.virtual.clock import Action, Clock
-from outpace.engines.virtual.training import OVERDUE_NS
 from outpace.engines.virtual.world import PROBE_NS, World
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica
@@ -156,7 +156,7 @@ class Run:
         apply = self.scene.apply_ns * (rules.max_staleness + 4)
         each = compute + world.arrive_ns + 4 * notice + (2 * rules.world + 1) * reduce + grace + apply
         steps = sum(self.steps_left) + 4 * rules.world + 10
-        return steps * (each + OVERDUE_NS + PROBE_NS) + 2000 * MS
+        return steps * (each + round(OVERDUE_S * 1e9) + PROBE_NS) + 2000 * MS
 
 
 def _replica(model: object, seed: int) -> OptimizerReplica:

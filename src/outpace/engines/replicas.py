@@ -18,6 +18,8 @@ from outpace.protocol.events import Kind
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 
+OVERDUE_S = 0.1  #: a snapshot due for so long, which nobody writes, is written by whoever waits
+WRITING_S = 2.0  #: so is one that somebody has been writing for so long: that rank may be stopped
 REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs about as much as applying one round
 AT_THE_END = 2  #: where buffers lie for `finish`; synchronisations take 0 and 1 in turn
 
@@ -29,6 +31,7 @@ class ReplicaEngine(SharingEngine):
 
     def __init__(self, rank: int, rules: Rules, replica: Replica) -> None:
         super().__init__(rank, rules)
+        self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._replica = replica
 
     @property
@@ -240,6 +243,19 @@ class ReplicaEngine(SharingEngine):
         """Every R-1 rounds after the first one, which is written where all begin."""
         latest = self._snapshot_version()
         return 0 <= latest <= self._replica.version - max(1, self.rules.max_staleness - 1)
+
+    def _snapshot_patience_s(self) -> float:
+        return WRITING_S if self.ledger.snapshots.claims else OVERDUE_S
+
+    def _snapshot_is_overdue(self) -> bool:
+        """Whether its writer seems lost. Whoever waits writes it then: who lags may wait for it, and we for them."""
+        if not self._snapshot_is_due():
+            self._overdue = None
+            return False
+        seen, now = (self._snapshot_version(), dict(self.ledger.snapshots.claims)), self.now_s()
+        if self._overdue is None or self._overdue[0] != seen:
+            self._overdue = (seen, now)
+        return now - self._overdue[1] >= self._snapshot_patience_s()
 
     def _writes_snapshot_of(self, record: Round) -> bool:
         """One of those who were on time, in turn."""

@@ -35,8 +35,6 @@ from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.vector import VectorLayout
 
-OVERDUE_S = 0.1  #: a snapshot due for so long while this rank waits is written by this rank
-
 
 class LocalEngine(ReplicaEngine):
     """One rank's way to the others on this machine, through shared memory."""
@@ -71,7 +69,6 @@ class LocalEngine(ReplicaEngine):
         self._shared = shared
         self._views: dict[int, list[torch.Tensor]] = {}
         self._seen: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)  # how far a reduction was, and since when
-        self._overdue: tuple[int, float] = (-1, 0.0)  # version of the latest snapshot, and since when another is due
 
     @property
     def ledger(self) -> Ledger:
@@ -221,17 +218,10 @@ class LocalEngine(ReplicaEngine):
         self._replica.met()
 
     def _write_overdue_snapshot(self) -> bool:
-        """Writes the one that is due if its writer was lost: who lags may be waiting for it, and we for that rank."""
-        if not self._snapshot_is_due():
-            self._overdue = (-1, 0.0)
+        if not self._snapshot_is_overdue():
             return False
-        version, since = self._overdue
-        if version != self._snapshot_version():
-            self._overdue = (self._snapshot_version(), time.monotonic())
-        elif time.monotonic() - since > OVERDUE_S:
-            self.run(self._write_snapshot())
-            return True
-        return False
+        self.run(self._write_snapshot())
+        return True
 
     # -- reducing --------------------------------------------------------------------------------------------------
 

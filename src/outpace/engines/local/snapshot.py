@@ -71,12 +71,12 @@ class SnapshotStore:
         plain = self.read_plain(buffer)
         if plain is None:
             return None
-        tensors = [torch.empty(shape, dtype=getattr(torch, dtype)) for dtype, shape in plain["tensors"]]
-        length = int.from_bytes(self._memory.raw[self._memory.layout.state(buffer) :][:8], "little")
-        offsets, end = packed(tensors, _HEAD_BYTES + length)
+        like = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for dtype, shape in plain["tensors"]]
+        start = self._memory.layout.state(buffer)
+        length = int.from_bytes(self._memory.raw[start : start + 8], "little")
+        offsets, end = packed(like, _HEAD_BYTES + length)
         if end > self._memory.layout.state_bytes:
             return None
-        region = self._memory.region(self._memory.layout.state(buffer), self._memory.layout.state_bytes)
-        for tensor, offset in zip(tensors, offsets, strict=True):
-            tensor.copy_(place(region, offset, tensor))
+        copy = self._memory.region(start, end).clone()  # in one piece, which the allocator gives back
+        tensors = [place(copy, offset, tensor) for tensor, offset in zip(like, offsets, strict=True)]
         return Contents(tensors, plain["plain"])

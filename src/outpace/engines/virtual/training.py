@@ -23,8 +23,6 @@ from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.vector import VectorLayout
 
-OVERDUE_NS = 100_000_000  #: a snapshot due for so long while a rank waits is written by that rank
-
 Driver = Callable[[Coroutine[Any, Any, Any]], Any]
 
 
@@ -113,7 +111,6 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
         self._tensors = tensors
         self._pace = pace
         self._driver = driver
-        self._overdue: tuple[int, int] = (-1, 0)  # version of the latest snapshot, and since when another is due
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Runs a call for a rank that is a thread, not a coroutine."""
@@ -191,15 +188,10 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
         self._replica.met()
 
     async def _park(self, waiters: Waiters) -> None:
-        """Writes an overdue snapshot while it waits: who lags may be waiting for it, and we for that rank."""
-        if not self._snapshot_is_due():
-            self._overdue = (-1, 0)
-            return await super()._park(waiters)
-        latest, now = self._snapshot_version(), self._world.clock.now_ns
-        version, since = self._overdue
-        if version == latest and now - since >= OVERDUE_NS:
+        """Writes an overdue snapshot while it waits."""
+        if self._snapshot_is_overdue():
             return await self._write_snapshot()
-        if version != latest:
-            self._overdue = (latest, now)
-        self._world.clock.after(OVERDUE_NS, lambda: self._world.clock.wake(waiters))
+        if self._snapshot_is_due():
+            look_again = int(self._snapshot_patience_s() * 1e9) + 1
+            self._world.clock.after(look_again, lambda: self._world.clock.wake(waiters))
         return await super()._park(waiters)
