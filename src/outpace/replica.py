@@ -300,12 +300,13 @@ class OptimizerReplica:
                 tensor.copy_(value)
         for parameter, kept in zip(self.parameters, contents.plain["state"], strict=True):
             state: dict[str, Any] = {}
+            before = self.inner.state.get(parameter, {})
             for key, entry in kept.items():
                 if "value" in entry:
                     state[key] = entry["value"]
                 else:
-                    device = parameter.device if entry["beside"] else "cpu"
-                    state[key] = contents.tensors[entry["tensor"]].to(device)
+                    device = parameter.device if entry["beside"] else torch.device("cpu")
+                    state[key] = _having(before.get(key), contents.tensors[entry["tensor"]], device)
             if state or parameter in self.inner.state:
                 self.inner.state[parameter] = state
         for group, changed in zip(self.inner.param_groups, contents.plain["groups"], strict=True):
@@ -319,6 +320,13 @@ class OptimizerReplica:
 
     def _name(self, parameter: torch.Tensor, index: int) -> str:
         return self._names.get(id(parameter), f"parameter {index}")
+
+
+def _having(tensor: object, value: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """The tensor with this value, if it can have it, else a new one: neither keeps what the value lies in alive."""
+    if isinstance(tensor, torch.Tensor) and (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
+        return tensor.copy_(value)
+    return value.to(device, copy=True)
 
 
 def only_reads_gradients(optimizer: Optimizer) -> bool:
