@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -17,19 +18,11 @@ from outpace.protocol.rules import Rules
 from outpace.vector import Chunk, accumulator, view
 
 
-class Run(NamedTuple):
-    """Rows that lie evenly spaced, and are one matrix therefore: one operation sums them all."""
-
-    start: int
-    spacing: int
-    rows: int
-
-
 class Terms(NamedTuple):
     """How the rows of one round add up."""
 
     rows: list[list[torch.Tensor]]  #: per contribution, its chunks
-    runs: list[Run]  #: the same rows, where they simply add up; else empty
+    stacks: list[torch.Tensor] | None  #: per chunk, all rows as one matrix, where they lie evenly spaced
     factors: list[float]
     seeds: list[int]  #: for codecs that round by chance: a number for each contribution
     scale: float
@@ -45,8 +38,12 @@ class RowSums:
         self._normalise = rules.normalise
         self._max_grad_norm = max_grad_norm
         self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
-        self._typed = {dtype: memory.view(dtype) for dtype in {c.dtype for c in chunks}}
-        self._scratch, self._second = _scratch(chunks), _scratch(chunks)  # per chunk
+        self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
+        scratch = {
+            dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=accumulator(dtype))
+            for dtype in {c.dtype for c in chunks}
+        }
+        self._scratch = [scratch[c.dtype][: c.elements] for c in chunks]  # per chunk, in the same memory
 
     def terms(self, sealed: Round, offsets: list[int]) -> Terms:
         """What a round adds up, its rows lying at these offsets in the order of its contributions."""
@@ -54,21 +51,18 @@ class RowSums:
         rows = [self.chunks_at(offset) for offset in offsets]
         plain = self._codec.is_plain_sum and all(factor == 1.0 for factor in factors)
         seeds = [] if self._codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in sealed.contributions]
-        return Terms(rows, runs(offsets) if plain else [], factors, seeds, scale)
+        return Terms(rows, self._stacks(offsets) if plain else None, factors, seeds, scale)
 
     def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
         """(sum of one chunk in private memory, factor that is still to be applied)."""
         scratch, dtype = self._scratch[index], self.chunks[index].dtype
-        if not terms.runs:
-            self._codec.reduce(scratch, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
-        for place, run in enumerate(terms.runs):
-            matrix = self._matrix(run, index)
-            if place == 0:
-                _sum_rows(matrix, scratch)
-            elif run.rows == 1:
-                scratch.add_(matrix[0])
-            else:
-                scratch.add_(_sum_rows(matrix, self._second[index]))
+        rows = terms.rows
+        if terms.stacks is None:
+            self._codec.reduce(scratch, [row[index] for row in rows], terms.factors, terms.seeds, index)
+        elif len(rows) == 2 and scratch.dtype == dtype:
+            torch.add(rows[0][index], rows[1][index], out=scratch)  # the same bits, a fifth quicker
+        else:
+            torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
         if scratch.dtype == dtype:
             return scratch, terms.scale
         return scratch.mul_(terms.scale).to(dtype), 1.0
@@ -107,44 +101,22 @@ class RowSums:
             self._vectors[offset] = found
         return found
 
-    def _matrix(self, run: Run, index: int) -> torch.Tensor:
-        chunk = self.chunks[index]
-        size = chunk.dtype.itemsize
-        shape, strides = (run.rows, chunk.elements), (run.spacing // size, 1)
-        return self._typed[chunk.dtype].as_strided(shape, strides, (run.start + chunk.offset) // size)
-
-
-def runs(offsets: Sequence[int]) -> list[Run]:
-    """The fewest that one walk finds, the longest first.
-
-    >>> runs([0, 20, 30, 50, 70])
-    [Run(start=30, spacing=20, rows=3), Run(start=0, spacing=20, rows=2)]
-    """
-    found: list[Run] = []
-    for offset in offsets:
-        start, spacing, rows = found[-1] if found else (0, 0, 0)
-        if rows == 1 and offset > start:
-            found[-1] = Run(start, offset - start, 2)
-        elif rows > 1 and offset == start + rows * spacing:
-            found[-1] = Run(start, spacing, rows + 1)
-        else:
-            found.append(Run(offset, 0, 1))
-    return sorted(found, key=lambda run: -run.rows)
-
-
-def _sum_rows(matrix: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
-    if len(matrix) == 2 and matrix.dtype == out.dtype:
-        return torch.add(matrix[0], matrix[1], out=out)  # the same bits, a fifth quicker
-    return torch.sum(matrix, 0, dtype=out.dtype, out=out)
-
-
-def _scratch(chunks: Iterable[Chunk]) -> list[torch.Tensor]:
-    """For each chunk, in the same memory."""
-    most: dict[torch.dtype, int] = {}
-    for chunk in chunks:
-        most[chunk.dtype] = max(most.get(chunk.dtype, 0), chunk.elements)
-    memory = {dtype: torch.empty(elements, dtype=accumulator(dtype)) for dtype, elements in most.items()}
-    return [memory[chunk.dtype][: chunk.elements] for chunk in chunks]
+    def _stacks(self, offsets: list[int]) -> list[torch.Tensor] | None:
+        """The rows as one matrix for each chunk: a full set is summed by one operation instead of one a row."""
+        spacing = offsets[1] - offsets[0] if len(offsets) > 1 else 0
+        if spacing <= 0 or any(b - a != spacing for a, b in pairwise(offsets)):
+            return None
+        key = (offsets[0], spacing, len(offsets))
+        if key not in self._matrices:
+            self._matrices[key] = [
+                self._memory.view(c.dtype).as_strided(
+                    (len(offsets), c.elements),
+                    (spacing // c.dtype.itemsize, 1),
+                    (offsets[0] + c.offset) // c.dtype.itemsize,
+                )
+                for c in self.chunks
+            ]
+        return self._matrices[key]
 
 
 def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:
