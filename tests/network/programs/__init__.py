@@ -1,0 +1,1 @@
+"""Scripts that run on the hosts, each a program of its own."""
