@@ -1,6 +1,7 @@
 # make demo    two races of eight ranks on this machine, in under three minutes
-# make test    lint, types and all tests
+# make test    lint, types and all tests but those of make test-network
 # make lint    ruff and mypy alone
+# make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
 # make bench   speed beside Gloo, Open MPI and DDP in one run, into docs/benchmarks.md; ARGS="--only skew" one section, ARGS=--help
 # make guard   whether a round has become slower, by ratios within one run; under a minute
@@ -9,14 +10,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format fuzz bench guard results clean
+.PHONY: demo test test-network lint format fuzz bench guard results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
 	$(BIN)/outpace race --workload sequences --epochs 6 --compute-ms 50
 
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore=tests/network
+
+test-network: .venv/ready
+	$(BIN)/python -m pytest tests/network -ra
 
 lint: .venv/ready
 	$(BIN)/ruff check .
