@@ -105,9 +105,14 @@ class Job:
         return [json.loads(self.said(rank).splitlines()[-1]) for rank in range(self.world)]
 
     def until(self, condition: Callable[[], bool], what: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Waits until the condition holds."""
+        """Waits until the condition holds; not longer than there is a process that could make it so."""
         deadline = time.monotonic() + timeout_s
-        while not condition():
+        while True:
+            is_over = None not in self.codes()  # before looking: the last may say it and end
+            if condition():
+                return
+            if is_over:
+                raise NetworkError(f"exit codes {self.codes()}, and it is not so that {what}\n{self.everything()}")
             if time.monotonic() > deadline:
                 raise NetworkError(f"after {timeout_s:g} s it was not so that {what}\n{self.everything()}")
             time.sleep(0.01)

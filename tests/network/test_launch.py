@@ -1,7 +1,6 @@
 """torchrun on several hosts with plain Gloo: what the harness does to the network is what the ranks see."""
 
 import json
-import statistics
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from tests.network.launch import Job, plain, torchrun
 FLOWS = Path(__file__).parent / "programs" / "flows.py"
 MBIT_PER_S = 200
 SHAPED_BYTES = 4_000_000
-SLOWEST = 1.5  #: times as long as the rate allows; a busy machine and TCP's start take their share
+SLOWEST = 1.5  #: times as long as the rate allows; headers, and a busy machine, take their share
 REPEATS = 5
 
 
@@ -53,11 +52,11 @@ def test_ranks_are_numbered_by_host_and_bytes_on_the_link_are_those_of_the_allre
 def test_a_shaped_link_has_its_rate_in_both_directions_and_only_as_long_as_it_is_shaped(two_hosts, source):
     allowed_s = SHAPED_BYTES * 8 / (MBIT_PER_S * 1e6)
     with plain(two_hosts, FLOWS, "broadcast", str(source), str(SHAPED_BYTES), ranks=1, plain_gloo=True) as job:
-        free_s = statistics.median(goes_on(job, REPEATS))
+        free_s = min(goes_on(job, REPEATS))
         two_hosts[0].shape(MBIT_PER_S)
-        shaped_s = statistics.median(goes_on(job, REPEATS))
+        shaped_s = min(goes_on(job, REPEATS))
         two_hosts[0].unshape()
-        free_again_s = statistics.median(goes_on(job, REPEATS))
+        free_again_s = min(goes_on(job, REPEATS))
     assert 0.9 * allowed_s < shaped_s < SLOWEST * allowed_s
     assert max(free_s, free_again_s) < shaped_s / 4
 
@@ -106,3 +105,12 @@ def test_a_job_that_does_not_end_in_time_says_so_and_is_gone_after_its_block(two
             job.wait(timeout_s=0)
     assert [host.pids() for host in two_hosts] == [[], []]
     assert None not in job.codes()
+
+
+def test_a_job_whose_processes_have_all_ended_is_not_waited_for(two_hosts):
+    said = r"exit codes \[1, 1\], and it is not so that 1 more operations are done\n-- rank 0:\nTraceback"
+    with (
+        plain(two_hosts, FLOWS, "nonsense", ranks=1, plain_gloo=True) as job,
+        pytest.raises(NetworkError, match=said),
+    ):
+        goes_on(job)

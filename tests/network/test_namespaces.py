@@ -5,6 +5,7 @@ import sys
 
 import pytest
 
+from tests.network import namespaces
 from tests.network.commands import NetworkError, run
 from tests.network.host import resume, state, stop
 from tests.network.namespaces import Hosts
@@ -103,3 +104,19 @@ def test_hosts_can_be_built_from_any_directory(network, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     with Hosts(2) as (one, other):
         assert one.reaches(other)
+
+
+def test_a_machine_without_what_hosts_are_made_of_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 1000)
+    assert namespaces.why_not() == "network namespaces need root"
+    monkeypatch.setattr(namespaces.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(namespaces.shutil, "which", lambda name: None if name == "tc" else name)
+    assert namespaces.why_not() == "`tc` is not installed (package iproute2)"
+    monkeypatch.setattr(namespaces.shutil, "which", lambda name: name)
+    monkeypatch.setattr(namespaces, "run", refuse)
+    monkeypatch.setattr(namespaces, "stale", set)
+    assert namespaces.why_not() == "the kernel refuses what the hosts are made of: `ip netns add`: not permitted"
+
+
+def refuse(*command: str) -> str:
+    raise NetworkError(f"`{' '.join(command[:3])}`: not permitted")

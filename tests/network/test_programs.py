@@ -17,7 +17,7 @@ def trained(directory: Path, *options: str) -> list[dict]:
     apart = ["--log-dir", str(directory), "--redirects", "3"]  # else their lines are mixed
     command = [*torchrun, *apart, str(TRAIN), "--steps", str(STEPS), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, "\n".join(file.read_text() for file in sorted(directory.rglob("stderr.log")))
     outputs = [next(directory.glob(f"*/attempt_0/{rank}/stdout.log")) for rank in range(2)]
     return [json.loads(output.read_text().splitlines()[-1]) for output in outputs]
 
