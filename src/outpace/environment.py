@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.rendezvous import rendezvous
 
 from outpace.errors import OutpaceError
 
 STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that goes before what a script says
+HOST = "OUTPACE_HOST"  #: the host a rank counts as, to have several on one machine
 LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
 
+_STORE_TIMEOUT = timedelta(seconds=60)
 _meetings = itertools.count()
 
 
@@ -25,11 +30,12 @@ class Place:
     rank: int
     world: int
     local_world: int
+    host: str = ""  #: a name of its host, if ranks were told that there are several
 
     @property
     def is_one_host(self) -> bool:
         """Whether all ranks run on this machine."""
-        return self.local_world == self.world
+        return self.local_world == self.world and HOST not in os.environ
 
 
 def whereami() -> Place:
@@ -42,7 +48,7 @@ def whereami() -> Place:
         raise OutpaceError(f"RANK, WORLD_SIZE and LOCAL_WORLD_SIZE must be whole numbers: {error}") from error
     if not 0 <= rank < world:
         raise OutpaceError(f"RANK={rank} does not lie in a world of {world} ranks; start with torchrun")
-    return Place(rank, world, local)
+    return Place(rank, world, local, os.environ.get(HOST) or os.environ.get("GROUP_RANK", socket.gethostname()))
 
 
 def cores() -> int:
@@ -64,6 +70,12 @@ def store_of(place: Place) -> Any:
         raise OutpaceError("this torch was built without torch.distributed, which outpace needs to start")
     store, _, _ = next(rendezvous("env://"))
     return store
+
+
+def joined_store() -> Any:
+    """The same store, for a process that is no rank."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, is_master=False, timeout=_STORE_TIMEOUT)
 
 
 def meeting_name() -> str:

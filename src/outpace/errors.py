@@ -23,6 +23,10 @@ class BelowQuorum(OutpaceError):
     """Fewer ranks live than `min_ranks`, so no further round may be committed."""
 
 
+class StoreLost(OutpaceError):
+    """The store that joins the hosts is gone, or cannot be reached. Restart from the last checkpoint."""
+
+
 class TimedOut(OutpaceError):
     """A wait passed its bound. Names the ranks that were waited for."""
 

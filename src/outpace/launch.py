@@ -31,21 +31,31 @@ _PR_SET_PDEATHSIG = 1
 _STORE_TIMEOUT = timedelta(minutes=30)
 
 
-def spawn(fn: Callable[..., Any], ranks: int, args: Sequence[Any] = (), env: dict[str, str] | None = None) -> list[Any]:
+def spawn(
+    fn: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any] = (),
+    env: dict[str, str] | None = None,
+    hosts: int = 1,
+) -> list[Any]:
     """Runs `fn(*args)` once for each rank, in processes of their own, and returns what each returned.
 
     Blocks until all have ended. The first exception is raised here as `RankFailed` with its traceback, and the other
     ranks are ended; so they are when this call is interrupted. Each process finds RANK, WORLD_SIZE and the rest in
-    its environment, as under torchrun, and may use `torch.distributed` too.
+    its environment, as under torchrun, and may use `torch.distributed` too. With `hosts`, the ranks count as those of
+    so many machines and meet as machines do: through the loopback network, not through shared memory.
     """
     if not isinstance(ranks, int) or ranks < 1:
         raise OutpaceError(f"spawn(ranks={ranks!r}): at least one rank is needed")
+    if not isinstance(hosts, int) or not 1 <= hosts <= ranks:
+        raise OutpaceError(f"spawn(ranks={ranks}, hosts={hosts!r}): every host needs at least one rank")
     context = _context(fn)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
     children: list[_Child] = []
     try:
         for rank in range(ranks):
-            children.append(_start(context, fn, args, rank, ranks, store.port, env or {}))
+            environment = _environment(rank, ranks, hosts, store.port) | (env or {})
+            children.append(_start(context, fn, args, rank, environment))
         return _gather(children)
     finally:
         _end(children)
@@ -81,22 +91,28 @@ def _start_server_deaf_to_ctrl_c() -> None:
         forkserver.ensure_running()
 
 
-def _start(
-    context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, ranks: int, port: int, env: dict[str, str]
-) -> _Child:
-    ours, theirs = context.Pipe(duplex=False)
-    environment = {
+def _environment(rank: int, ranks: int, hosts: int, port: int) -> dict[str, str]:
+    """What torchrun would set."""
+    host = rank * hosts // ranks
+    here = [other for other in range(ranks) if other * hosts // ranks == host]
+    several = {"OUTPACE_HOST": f"host-{host}"} if hosts > 1 else {}
+    return {
         "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
+        "LOCAL_RANK": str(here.index(rank)),
         "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(host),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1" if ranks > 1 else ""),
-        **env,
+        **several,
     }
+
+
+def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, environment: dict[str, str]) -> _Child:
+    ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, environment, fn, tuple(args)), name=f"rank {rank}")
     process.start()
     theirs.close()

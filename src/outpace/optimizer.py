@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 
 from outpace import lifetimes
 from outpace.engines.base import Ticket, Work
+from outpace.engines.cluster.open import open_cluster
 from outpace.engines.local.open import open_local
 from outpace.engines.replicas import ReplicaEngine
 from outpace.environment import LOG_DIR, STRATEGY, whereami
@@ -30,6 +31,7 @@ from outpace.strategies.base import After
 
 log = logging.getLogger("outpace")
 
+ENGINES = ("auto", "local", "cluster")
 DEFAULT_TIMEOUT_S = 1800.0  #: as torch.distributed's
 
 
@@ -44,7 +46,7 @@ class DistributedOptimizer(Optimizer):
     optimizer: the optimizer to wrap; use only the wrapper afterwards.
     strategy: a name, with options ("eager:quorum=3,late=carry"), or an object (`outpace.Eager(quorum="majority")`).
     model: gives parameters their names, and lets buffers (BatchNorm) be shared at the start and at `synchronize()`.
-    engine: "auto" or "local" (all ranks on this machine).
+    engine: "local" (all ranks on this machine), "cluster" (several machines), or "auto" for what torchrun says.
     max_grad_norm: clips the averaged gradient, the same on all ranks.
     timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
     on_round: called with the round's record each time this replica has applied one.
@@ -342,18 +344,20 @@ def _open(
     engine: str, replica: OptimizerReplica, chosen: Strategy, max_grad_norm: float | None, timeout_s: float
 ) -> ReplicaEngine:
     place = whereami()
-    if engine not in ("auto", "local"):
-        raise InvalidRules(f'engine={engine!r} is unknown; choose "auto" or "local"')
+    if engine not in ENGINES:
+        raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
     rules = replace(chosen.rules(place.world), strategy=repr(chosen))
     max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # else each rank clips its own
     simulated = simulated_rank()
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)
-    if not place.is_one_host:
+    if engine == "local" and place.local_world != place.world:
         raise OutpaceError(
-            f"this job has {place.world} ranks, {place.local_world} of them on this machine. outpace trains on one "
-            "machine so far: start all ranks with one torchrun"
+            f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
+            'knows one machine only. Use engine="auto"'
         )
-    opened = open_local(replica, rules, place, max_grad_norm, timeout_s)
+    is_local = place.is_one_host if engine == "auto" else engine == "local"
+    opening = open_local if is_local else open_cluster
+    opened: ReplicaEngine = opening(replica, rules, place, max_grad_norm, timeout_s)
     lifetimes.watch(opened)
     return opened

@@ -105,7 +105,9 @@ class ReplicaEngine(SharingEngine):
         await self._adopt(at_least=0)
 
     def _is_first(self) -> bool:
-        return self.rank == min(self.ledger.open.unfinished, default=self.rank)
+        """Whether this rank's weights are those that all begin from. Not if another host has a snapshot already."""
+        is_lowest = self.rank == min(self.ledger.open.unfinished, default=self.rank)
+        return is_lowest and all(snapshots.latest is None for snapshots in self.ledger.snapshots_at)
 
     async def finish(self) -> None:
         """Leaves the quorum at once; applies until all have finished and nothing is pending."""
@@ -225,7 +227,7 @@ class ReplicaEngine(SharingEngine):
         while self._replica.version < version:
             ahead = self.ledger.snapshots.latest
             mine = self._replica.version
-            record = self.ledger.completed.get(mine)
+            record = self.ledger.completed.get(mine) if self.ledger.has_result(mine) else None
             if (ahead is not None and mine + REPLAY_AT_MOST < ahead.version <= version) or record is None:
                 await self._adopt(at_least=mine + 1)
                 continue
@@ -240,9 +242,17 @@ class ReplicaEngine(SharingEngine):
         return -1 if latest is None else latest.version
 
     def _snapshot_is_due(self) -> bool:
-        """Every R-1 rounds after the first one, which is written where all begin."""
+        """Every R-1 rounds after the first one, which is written where all begin; and for a host that has none."""
         latest = self._snapshot_version()
+        if latest >= 0 and self.ledger.hosts.begins and self._is_wanted_elsewhere():
+            return True
         return 0 <= latest <= self._replica.version - max(1, self.rules.max_staleness - 1)
+
+    def _is_wanted_elsewhere(self) -> bool:
+        """Whether a host waits for a snapshot as new as this replica is."""
+        hosts = self.ledger.hosts
+        wanting = [host for host in self.ledger.without_snapshot() if host != self.ledger.host]
+        return any(self._replica.version >= hosts.begins.get(host, 0) for host in wanting)
 
     def _snapshot_patience_s(self) -> float:
         return WRITING_S if self.ledger.snapshots.claims else OVERDUE_S

@@ -14,6 +14,7 @@ from typing import Any
 from outpace.engines.base import Notes, Work
 from outpace.engines.rounds import RoundEngine
 from outpace.protocol.events import Event, Kind
+from outpace.protocol.hosts import address
 from outpace.protocol.publications import Frozen, Publication, Shelf
 from outpace.protocol.published import EVERYBODY, Published
 from outpace.protocol.rules import Rules
@@ -101,7 +102,7 @@ class SharingEngine(RoundEngine):
         shelf = self._shelves[self.rank]
         generation, count = shelf.generation if shelf.current is None else self._based_on, shelf.count
         await self._write(self._published.next_row(self.rank), notes)
-        self._say(Kind.PUBLISH, iteration, generation)
+        self._say(Kind.PUBLISH, iteration, generation, samples=address(self.rules, readers))
         if self._shelves[self.rank].count == count:
             return False
         self._based_on = generation + 1

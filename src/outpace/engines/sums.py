@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from outpace.codecs import codec, contribution_seed
+from outpace.codecs.base import add_rows
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 from outpace.vector import Chunk, accumulator, view
@@ -45,24 +46,35 @@ class RowSums:
         }
         self._scratch = [scratch[c.dtype][: c.elements] for c in chunks]  # per chunk, in the same memory
 
-    def terms(self, sealed: Round, offsets: list[int]) -> Terms:
-        """What a round adds up, its rows lying at these offsets in the order of its contributions."""
+    def terms(self, sealed: Round, offsets: list[int], chosen: Sequence[int] | None = None) -> Terms:
+        """What a round adds up, its rows lying at these offsets in the order of its contributions, or of those chosen
+        of them by their places."""
         factors, scale = sealed.weights(self._normalise)
+        contributions = sealed.contributions
+        if chosen is not None:
+            factors, contributions = [factors[i] for i in chosen], tuple(contributions[i] for i in chosen)
         rows = [self.chunks_at(offset) for offset in offsets]
         plain = self._codec.is_plain_sum and all(factor == 1.0 for factor in factors)
-        seeds = [] if self._codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in sealed.contributions]
+        seeds = [] if self._codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in contributions]
         return Terms(rows, self._stacks(offsets) if plain else None, factors, seeds, scale)
 
-    def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
-        """(sum of one chunk in private memory, factor that is still to be applied)."""
-        scratch, dtype = self._scratch[index], self.chunks[index].dtype
+    def add_up(self, index: int, terms: Terms, out: torch.Tensor) -> None:
+        """Writes the sum of one chunk's rows, as they are, into `out`, which has the accumulator's dtype."""
         rows = terms.rows
         if terms.stacks is None:
-            self._codec.reduce(scratch, [row[index] for row in rows], terms.factors, terms.seeds, index)
-        elif len(rows) == 2 and scratch.dtype == dtype:
-            torch.add(rows[0][index], rows[1][index], out=scratch)  # the same bits, a fifth quicker
+            add_rows(out, [row[index] for row in rows], terms.factors)
+        elif len(rows) == 2 and out.dtype == self.chunks[index].dtype:
+            torch.add(rows[0][index], rows[1][index], out=out)  # the same bits, a fifth quicker
         else:
-            torch.sum(terms.stacks[index], 0, dtype=scratch.dtype, out=scratch)
+            torch.sum(terms.stacks[index], 0, dtype=out.dtype, out=out)
+
+    def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
+        """(coded sum of one chunk in private memory, factor that is still to be applied)."""
+        scratch, dtype = self._scratch[index], self.chunks[index].dtype
+        if self._codec.is_plain_sum:
+            self.add_up(index, terms, scratch)
+        else:
+            self._codec.reduce(scratch, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
         if scratch.dtype == dtype:
             return scratch, terms.scale
         return scratch.mul_(terms.scale).to(dtype), 1.0

@@ -25,19 +25,21 @@ class Kind(IntEnum):
     SWAP = 14  #: two ranks' weights become the mean of both
     TELL = 15  #: a rank tells all a number it measured
     WITHDRAW = 16  #: a rank takes its published weights back: nobody may swap with it any more
+    AGENT = 17  #: a host's agent begins, under a new number: the agents form a new group
+    GONE = 18  #: a host is given up, with all its ranks and what they have contributed
 
 
 class Event(NamedTuple):
     """One record. Fields a kind does not use stay zero."""
 
     kind: int
-    rank: int
-    incarnation: int = 0
+    rank: int  #: AGENT, GONE and DONE: the host
+    incarnation: int = 0  #: AGENT and GONE: the number of the host's agent
     step: int = 0  #: the rank's own step; SYNC: the generation it enters; SNAPSHOT: log position it carries
     round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at; PUBLISH and so on: generation
     place: int = 0  #: row, slot or buffer; SWAP: the peer; SYNC: local steps so far
     attempt: int = 0  #: ARRIVE: `pieces_of` tells what it says
-    samples: float = 0.0
+    samples: float = 0.0  #: PUBLISH: the hosts of its readers, see `hosts.address`
     value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; TELL: the number
     time_ns: int = 0
 

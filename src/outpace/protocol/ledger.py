@@ -14,6 +14,7 @@ from typing import Any
 
 from outpace.protocol import quorum
 from outpace.protocol.events import Event, Kind, pieces_of
+from outpace.protocol.hosts import Hosts
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member, Members
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
@@ -31,8 +32,9 @@ EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round
 class Ledger:
     """The state after some prefix of the log."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: Rules, host: int = 0) -> None:
         self.rules = rules
+        self.host = host  #: whose snapshots are meant by `snapshots`; changes nothing else
         self.members = Members()
         self.pace = Pace(rules.needs_pace)
         self.round = 0  #: the open round; also the version of a replica that applied everything sealed
@@ -43,7 +45,9 @@ class Ledger:
         self.results = Results(rules)
         self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
         self.sync = Sync()
-        self.snapshots = Snapshots(rules.world)
+        self.hosts = Hosts(rules)
+        self.done_by: set[int] = set()  #: hosts that have the result of the attempt being reduced
+        self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
         self.published = Published(rules, self.members, self.pace)
         self.told: dict[int, dict[tuple[int, int], float]] = {}  #: rank -> (its step, index) -> a number it told all
         self.started = False  #: every rank of the world has joined once; no round before that
@@ -66,6 +70,24 @@ class Ledger:
             f"min_ranks={self.rules.least_ranks}. Nothing more was applied; restart from the last checkpoint, or "
             "lower min_ranks"
         )
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Those in the memory of this ledger's host."""
+        return self.snapshots_at[self.host]
+
+    def has_result(self, number: int) -> bool:
+        """Whether the result of a complete round lies in the memory of this ledger's host."""
+        return number >= self.hosts.begins.get(self.host, 0)
+
+    def without_snapshot(self) -> list[int]:
+        """Hosts that the next snapshot is sent to: they have none, or one from before they were given up."""
+        found = []
+        for host in sorted(self.hosts.living):
+            latest = self.snapshots_at[host].latest
+            if latest is None or latest.version < self.hosts.begins.get(host, 0):
+                found.append(host)
+        return found
 
     @property
     def news(self) -> int:
@@ -146,7 +168,7 @@ class Ledger:
         if not self.members.join(event.rank, event.incarnation, self.round):
             return "ignored: an older or known incarnation"
         self.started = self.started or len(self.members.by_rank) == self.rules.world
-        self.snapshots.release(event.rank)
+        self._snapshots_of(event.rank).release(event.rank)
         self.pace.forget(event.rank)
         self._follow(self.members.by_rank[event.rank])
         self._settle(event.time_ns)
@@ -221,7 +243,7 @@ class Ledger:
             return "ignored: not the next attempt of the sealed round"
         if event.place not in self.free_slots():
             return "ignored: that slot is in use"
-        self.reducing = sealed._replace(attempt=event.attempt, slot=event.place)
+        self._try_again(sealed._replace(slot=event.place))
         return f"round {event.round}: attempt {event.attempt} in slot {event.place}"
 
     def _refuse(self, event: Event) -> str:
@@ -230,23 +252,16 @@ class Ledger:
         hit = next((c for c in sealed.contributions if c[:3] == who), None) if sealed else None
         if sealed is None or hit is None:
             return "ignored: no such contribution is being reduced"
-        self.members.tallies[event.rank].dropped += hit.pieces
-        left = tuple(c for c in sealed.contributions if c != hit)
-        self.reducing = sealed._replace(
-            contributions=left,
-            refused=(*sealed.refused, hit),
-            attempt=sealed.attempt + 1,
-            slot=self._free_slot(),
-            hyper_from=self._leader(left),
-        )
-        if not left:
-            self._complete(self.reducing._replace(void=True), event.time_ns)
+        self._leave_out(sealed, [hit], event.time_ns)
         return f"rank {event.rank} step {event.step}: not finite, refused in round {sealed.number}"
 
     def _done(self, event: Event) -> str:
         sealed = self.reducing
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
             return "ignored: that attempt is decided"
+        self.done_by.add(event.rank)
+        if not self.hosts.living <= self.done_by:
+            return f"round {event.round}: host {event.rank} has the result"
         void = math.isnan(event.value)
         self._complete(sealed._replace(clip=1.0 if void else event.value, void=void), event.time_ns)
         return f"round {event.round} {'overflowed: void' if void else 'complete'}"
@@ -274,24 +289,57 @@ class Ledger:
         member = self.members.current(event.rank, event.incarnation)
         if member is None:
             return "ignored: that incarnation is gone already"
-        member.alive = False
-        self.snapshots.release(event.rank)
-        self.pace.forget(event.rank)
-        self._follow(member)
+        self._bury(member)
         self._settle(event.time_ns)
         return f"rank {event.rank} is dead; what it had contributed stays"
 
+    def _bury(self, member: Member) -> None:
+        member.alive = False
+        self._snapshots_of(member.rank).release(member.rank)
+        self.pace.forget(member.rank)
+        self._follow(member)
+
+    def _agent(self, event: Event) -> str:
+        if not self.hosts.enter(event.rank, event.incarnation, self.complete):
+            return "ignored: an older or known agent"
+        self._news += 1
+        if self.reducing is not None:
+            self._try_again(self.reducing._replace(slot=self._free_slot()))
+        return f"agent {event.incarnation} of host {event.rank} begins; group {self.hosts.generation}"
+
+    def _gone(self, event: Event) -> str:
+        host = event.rank
+        if not self.hosts.give_up(host, event.incarnation):
+            return "ignored: that host is gone already, or has another agent"
+        self._news += 1
+        lost = set(self.hosts.ranks(host))
+        self.snapshots_at[host].begin_anew()
+        for contribution in [c for c in self.on_time + self.carried if c.rank in lost]:
+            self.open.give_up(contribution)
+            self.members.tallies[contribution.rank].dropped += contribution.pieces
+        if self.reducing is not None:
+            left_out = [c for c in self.reducing.contributions if c.rank in lost]
+            self._leave_out(self.reducing, left_out, event.time_ns)
+        for member in [m for m in self.members.by_rank.values() if m.rank in lost and m.alive]:
+            self._bury(member)
+        self._settle(event.time_ns)
+        return f"host {host} is given up with ranks {sorted(lost)}; group {self.hosts.generation}"
+
     def _claim(self, event: Event) -> str:
         member = self.members.current(event.rank, event.incarnation)
-        if member is None or not self.snapshots.claim(event.place, event.rank, event.incarnation):
+        if member is None or not self._snapshots_of(event.rank).claim(event.place, event.rank, event.incarnation):
             return "ignored: that buffer is taken"
         return f"rank {event.rank} writes a snapshot into buffer {event.place}"
 
     def _snapshot(self, event: Event) -> str:
-        self._news += self.snapshots.latest is None  # later ones serve those who lag, and they look for themselves
+        wanting = self.without_snapshot()
+        self._news += bool(wanting)  # later ones serve those who lag, and they look for themselves
         place = SnapshotPlace(event.place, event.round, event.step)
-        if not self.snapshots.complete(place, event.rank, event.incarnation):
+        if not self._snapshots_of(event.rank).complete(place, event.rank, event.incarnation):
             return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
+        for host in wanting:
+            if host != self.hosts.of[event.rank]:
+                self.snapshots_at[host].receive(place)
         return f"snapshot of version {event.round} in buffer {event.place}"
 
     def _share(self, event: Event) -> str:
@@ -304,6 +352,26 @@ class Ledger:
         return f"rank {event.rank} says {event.value:g}"
 
     # -- rounds ----------------------------------------------------------------------------------------------------
+
+    def _snapshots_of(self, rank: int) -> Snapshots:
+        return self.snapshots_at[self.hosts.of[rank]]
+
+    def _try_again(self, sealed: Round) -> None:
+        """Another attempt at reducing a round, from the beginning."""
+        self.done_by = set()
+        self.reducing = sealed._replace(attempt=sealed.attempt + 1)
+
+    def _leave_out(self, sealed: Round, lost: list[Contribution], now_ns: int) -> None:
+        """The round is reduced again without these."""
+        for contribution in lost:
+            self.members.tallies[contribution.rank].dropped += contribution.pieces
+        left = tuple(c for c in sealed.contributions if c not in lost)
+        refused = (*sealed.refused, *lost)
+        self._try_again(
+            sealed._replace(contributions=left, refused=refused, slot=self._free_slot(), hyper_from=self._leader(left))
+        )
+        if not left and self.reducing is not None:
+            self._complete(self.reducing._replace(void=True), now_ns)
 
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
@@ -375,9 +443,8 @@ class Ledger:
 
     def _complete(self, result: Round, now_ns: int) -> None:
         self._news += 1
-        latest = self.snapshots.latest
-        self.results.add(result, covered=self.round if latest is None else latest.version)
-        self.reducing = None
+        self.results.add(result, covered=self._covered())
+        self.reducing, self.done_by = None, set()
         if result.hyper_from is not None:
             self.hyper_step = result.hyper_from.step
         everybody = result.contributions + result.refused
@@ -386,6 +453,11 @@ class Ledger:
             self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
         self.members.tally(result)
         self._settle(now_ns)
+
+    def _covered(self) -> int:
+        """The version that a snapshot has on every host that has any."""
+        there = [self.snapshots_at[host].latest for host in self.hosts.living]
+        return min((latest.version for latest in there if latest is not None), default=self.round)
 
     def _settle_sync(self) -> None:
         """Ends a synchronisation when all who can are in it and nothing is pending."""
@@ -397,7 +469,8 @@ class Ledger:
         self.round = self.sync.complete(self.round, [m.rank for m in waiting])
         if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
             self.results.begin_anew()
-            self.snapshots.begin_anew()
+            for snapshots in self.snapshots_at:
+                snapshots.begin_anew()
         self.published.go_on_from(self.sync.steps)
         for member in waiting:
             member.state = ACTIVE
@@ -411,9 +484,9 @@ class Ledger:
         return state_of(self, covered)
 
     @classmethod
-    def from_state(cls, rules: Rules, state: dict[str, Any]) -> Ledger:
+    def from_state(cls, rules: Rules, state: dict[str, Any], host: int = 0) -> Ledger:
         """The inverse of `to_state`."""
-        ledger = cls(rules)
+        ledger = cls(rules, host)
         restore(ledger, state)
         for member in ledger.members.by_rank.values():
             ledger._follow(member)
@@ -433,5 +506,7 @@ _HANDLERS: dict[int, Callable[[Ledger, Event], str]] = {
     Kind.CLAIM: Ledger._claim,
     Kind.SNAPSHOT: Ledger._snapshot,
     Kind.TELL: Ledger._tell,
+    Kind.AGENT: Ledger._agent,
+    Kind.GONE: Ledger._gone,
     **dict.fromkeys((Kind.PUBLISH, Kind.READ, Kind.SWAP, Kind.WITHDRAW), Ledger._share),
 }

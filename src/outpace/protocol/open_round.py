@@ -100,10 +100,18 @@ class OpenRound:
         return (first,)
 
     def give_up(self, contribution: Contribution) -> None:
-        """Takes out one of those that count, without a round."""
+        """Takes one out without a round."""
+        rank, incarnation = contribution.rank, contribution.incarnation
+        self.rows.discard((rank, contribution.row))
+        if not contribution.late:
+            self.samples -= contribution.samples
+        if contribution in self.carried:
+            self.carried.remove(contribution)
+            if self._parts.get((rank, incarnation)) == contribution:
+                del self._parts[rank, incarnation]
+            return
         self.on_time.remove(contribution)
-        self.rows.discard((contribution.rank, contribution.row))
-        self._here.discard((contribution.rank, contribution.incarnation))
+        self._here.discard((rank, incarnation))
         self.present = {rank for rank, _ in self._here}
         self._look_at(contribution.rank)
 

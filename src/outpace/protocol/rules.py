@@ -52,6 +52,7 @@ class Rules:
     )
     one_at_a_time: bool = False  #: a round takes in one contribution, and the others queue
     publishes: Publishing | None = None  #: weights are published for others to read
+    hosts: tuple[int, ...] = ()  #: the host of each rank, numbered from 0; empty for one machine
     strategy: str = ""  #: in words, for ranks to compare
 
     def __post_init__(self) -> None:
@@ -67,6 +68,7 @@ class Rules:
         if self.grace != "auto":
             good = _is_number(self.grace) and 0 <= float(self.grace) < math.inf
             _check(good, f'grace={self.grace!r} must be "auto" or a number of seconds, 0 for none')
+        _check(len(self.hosts) in (0, self.world), f"{len(self.hosts)} ranks have a host, of {self.world}")
         if self.min_ranks is not None:
             good = isinstance(self.min_ranks, int) and 1 <= self.min_ranks <= self.world
             _check(good, f"min_ranks={self.min_ranks!r} must lie between 1 and the world of {self.world}")
@@ -124,10 +126,22 @@ class Rules:
         """Whether a contribution so many rounds late counts towards the quorum, and its rank waits for the round."""
         return lag == 0 or (self.late == "count" and lag <= self.max_staleness)
 
+    def host_of(self, rank: int) -> int:
+        """Where a rank runs."""
+        return self.hosts[rank] if self.hosts else 0
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, so that ranks can compare their rules."""
         values: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # lists, as they come back from another rank
         return values
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Rules:
+        """The inverse of `to_dict`."""
+        shared = values["publishes"]
+        if shared is not None:
+            shared = Publishing(**{**shared, "edges": tuple(map(tuple, shared["edges"]))})
+        return cls(**{**values, "hosts": tuple(values["hosts"]), "publishes": shared})
 
 
 def needed(quorum: str | int | float, ranks: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+_NO_RANK = -1  # whoever copies a snapshot from another host has no claim
 _NOBODY = -1  # no incarnation: a claim that can be given up, but not completed
 
 
@@ -52,6 +53,10 @@ class Snapshots:
             return False
         self.latest = place
         return True
+
+    def receive(self, place: SnapshotPlace) -> None:
+        """Another host's snapshot was copied here, into a buffer that is free for it."""
+        self.latest = place._replace(buffer=self.free_buffer(_NO_RANK))
 
     def begin_anew(self) -> None:
         """Another numbering begins: what was being written is of the old one. Its buffers stay with their writers."""

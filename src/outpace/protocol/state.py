@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from outpace.protocol.hosts import Hosts
 from outpace.protocol.members import Members
 from outpace.protocol.pace import Pace
 from outpace.protocol.published import Published
@@ -33,7 +34,9 @@ def state_of(ledger: Ledger, covered: int) -> dict[str, Any]:
         "completed": ledger.results.to_state(covered),
         "hyper_step": ledger.hyper_step,
         "sync": ledger.sync.to_state(),
-        "snapshots": ledger.snapshots.to_state(),
+        "hosts": ledger.hosts.to_state(),
+        "done_by": sorted(ledger.done_by),
+        "snapshots": [snapshots.to_state() for snapshots in ledger.snapshots_at],
         "published": ledger.published.to_state(),
         "told": [[rank, *key, value] for rank, said in sorted(ledger.told.items()) for key, value in said.items()],
         "started": ledger.started,
@@ -56,7 +59,9 @@ def restore(ledger: Ledger, state: dict[str, Any]) -> None:
     ledger.results = Results.from_state(rules, state["completed"])
     ledger.hyper_step = state["hyper_step"]
     ledger.sync = Sync.from_state(state["sync"])
-    ledger.snapshots = Snapshots.from_state(rules.world, state["snapshots"])
+    ledger.hosts = Hosts.from_state(rules, state["hosts"])
+    ledger.done_by = set(state["done_by"])
+    ledger.snapshots_at = [Snapshots.from_state(rules.world, snapshots) for snapshots in state["snapshots"]]
     ledger.published = Published.from_state(rules, ledger.members, ledger.pace, state["published"])
     for rank, step, index, value in state["told"]:
         ledger.told.setdefault(rank, {})[step, index] = value

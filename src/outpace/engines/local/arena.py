@@ -32,23 +32,36 @@ LAYOUT_VERSION = 1
 _HEAD = struct.Struct("<8sII16s")  # magic, layout version, length of the description, job id
 _DIRECTORY_PREFIX = f"outpace-{os.getuid()}-"
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
-NAMES = ("arena", "log", "life")
+NAMES = ("arena", "log", "life", "inbox")
 _in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its own life
 
 
 @dataclass
 class Files:
-    """The three open files of an arena, and the directory they lie in if they have names."""
+    """The open files of an arena, and the directory they lie in if they have names."""
 
-    arena: int
-    log: int
-    life: int
+    fds: tuple[int, ...]  #: in the order of `NAMES`
     directory: Path | None = None
 
     @property
-    def fds(self) -> tuple[int, int, int]:
-        """All three, in the order they are announced in."""
-        return self.arena, self.log, self.life
+    def arena(self) -> int:
+        """The memory."""
+        return self.fds[0]
+
+    @property
+    def log(self) -> int:
+        """What happened."""
+        return self.fds[1]
+
+    @property
+    def life(self) -> int:
+        """Who lives."""
+        return self.fds[2]
+
+    @property
+    def inbox(self) -> int:
+        """What this host's ranks want to have appended to the log of all hosts."""
+        return self.fds[3]
 
     def close(self) -> None:
         """Closes them. Drops this process's life, so it comes last of all."""
@@ -60,15 +73,13 @@ def create_files() -> Files:
     """New, empty files: anonymous where the system can, else in a private directory."""
     directory = os.environ.get("OUTPACE_ARENA_DIR")
     if directory is None and hasattr(os, "memfd_create"):
-        arena, log, life = (os.memfd_create(f"outpace-{name}") for name in NAMES)
-        return Files(arena, _reopen_for_append(f"/proc/self/fd/{log}", log), life)
+        return Files(tuple(_anonymous(name) for name in NAMES))
     base = Path(directory or ("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()))
     _sweep(base)
     path = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX, dir=base))
     _in_use.add(path)
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    arena, log, life = (os.open(path / name, flags | _append_flag(name), 0o600) for name in NAMES)
-    return Files(arena, log, life, path)
+    return Files(tuple(os.open(path / name, flags | _append_flag(name), 0o600) for name in NAMES), path)
 
 
 def open_files(paths: Sequence[str], directory: Path | None) -> Files:
@@ -85,7 +96,7 @@ def open_files(paths: Sequence[str], directory: Path | None) -> Files:
         for fd in fds:
             os.close(fd)
         raise
-    return Files(fds[0], fds[1], fds[2], directory)
+    return Files(tuple(fds), directory)
 
 
 def remove_directory(files: Files, world: int) -> None:
@@ -200,11 +211,14 @@ class Memory:
 
 
 def _append_flag(name: str) -> int:
-    return os.O_APPEND if name == "log" else 0
+    return os.O_APPEND if name in ("log", "inbox") else 0
 
 
-def _reopen_for_append(path: str, fd: int) -> int:
-    appending = os.open(path, os.O_RDWR | os.O_APPEND)
+def _anonymous(name: str) -> int:
+    fd = os.memfd_create(f"outpace-{name}")
+    if not _append_flag(name):
+        return fd
+    appending = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_APPEND)
     os.close(fd)
     return appending
 

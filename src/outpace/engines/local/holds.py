@@ -19,12 +19,12 @@ def tag(round_: Round) -> int:
 
 
 class Holds:
-    """For each rank: the slot it uses, and for which attempt of which round."""
+    """For each rank, and for the agent of a host: the slot it uses, and for which attempt of which round."""
 
     def __init__(self, memory: Memory, rank: int) -> None:
         layout = memory.layout
         self._rank = rank
-        self._words = [memory.numbers(layout.hold(r), 2, "Q") for r in range(layout.world)]
+        self._words = [memory.numbers(layout.hold(r), 2, "Q") for r in range(layout.world + 1)]
 
     def take(self, round_: Round) -> None:
         """Says that this rank uses the round's slot."""

@@ -5,7 +5,7 @@ Regions are reserved for the worst case and touched only when needed: shared mem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 
 PAGE = 4096
@@ -31,7 +31,7 @@ class ArenaLayout:
     state_bytes: int  #: one snapshot
     rows: int = 2  #: of each rank, for contributions
     published_rows: int = 0  #: of averaging strategies, all ranks' together
-    published_bytes: int = 0  #: one of them
+    published_bytes: int = 0  #: one of them, with its notes
 
     @classmethod
     def of(
@@ -61,13 +61,17 @@ class ArenaLayout:
             buffer_bytes=_pages(buffer_bytes),
             rows=rows,
             published_rows=published_rows,
-            published_bytes=_pages(published_bytes) if published_rows else 0,
+            published_bytes=_pages(published_bytes + NOTES_BYTES) if published_rows else 0,
             state_bytes=_pages((1 + STATE_VECTORS) * vector_bytes + buffer_bytes + extra_bytes + plain),
         )
 
+    def sizes(self) -> dict[str, int]:
+        """What it is made from: plain numbers, for another process."""
+        return asdict(self)
+
     @property
     def control(self) -> int:
-        """The bell, then one hold for each rank."""
+        """The bell, then one hold for each rank and one for the host's agent."""
         return self.header_bytes
 
     @property
@@ -76,12 +80,17 @@ class ArenaLayout:
         return self.control + 8
 
     def hold(self, rank: int) -> int:
-        """Which slot a rank is using."""
+        """Which slot a rank is using. The host's agent comes after the last rank."""
         return self.control + HOLD_BYTES * (1 + rank)
 
     @cached_property
+    def agent(self) -> int:
+        """A page that the host's ranks and their agent share; see `engines.cluster.desk`."""
+        return self.control + _pages(HOLD_BYTES * (2 + self.world))
+
+    @cached_property
     def _metas(self) -> int:
-        return self.control + _pages(HOLD_BYTES * (1 + self.world))
+        return self.agent + PAGE
 
     @cached_property
     def _chunk_states(self) -> int:
@@ -144,13 +153,13 @@ class ArenaLayout:
         return self.state(self.world + 1) + row * self.published_bytes
 
     def notes(self, row: int) -> int:
-        """The numbers that go with a published row: how many, and they themselves."""
-        return self.published(self.published_rows) + row * NOTES_BYTES
+        """The numbers that go with a published row, at its end: how many, and they themselves."""
+        return self.published(row + 1) - NOTES_BYTES
 
     @property
     def total_bytes(self) -> int:
         """Address space of the whole arena."""
-        return self.notes(self.published_rows) + PAGE
+        return self.published(self.published_rows) + PAGE
 
     def usual_bytes(self, kept: int, state_vectors: int = 2) -> int:
         """Memory that training really touches when nobody is stopped: P rows, R+2 slots, two snapshots."""

@@ -11,14 +11,17 @@ import os
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from zlib import crc32
 
 from outpace.errors import ArenaInvalid
 from outpace.protocol.events import Event
 
 RECORD_BYTES = 64
-# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum
-_RECORD = struct.Struct("<BxHIQQIIddQI4x")
+# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum,
+# and between hosts who appended it, as its how-manieth
+_RECORD = struct.Struct("<BxHIQQIIddQIHH")
+_ORIGIN = struct.Struct("<HH")
 _CHECKED_BYTES = 56
 READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a second read
 _READ_BYTES = RECORD_BYTES * READ_RECORDS
@@ -30,10 +33,15 @@ class LogCut(Exception):
     """The records wanted next were given back; whoever needs them adopts a snapshot."""
 
 
-def encode(event: Event, time_ns: int = 0) -> bytes:
+def encode(event: Event, time_ns: int = 0, origin: tuple[int, int] = (0, 0)) -> bytes:
     """An event as one record, with the time it is appended at."""
-    body = _RECORD.pack(*event[:-1], time_ns, 0)[:_CHECKED_BYTES]
-    return body + crc32(body).to_bytes(RECORD_BYTES - _CHECKED_BYTES, "little")
+    body = _RECORD.pack(*event[:-1], time_ns, 0, 0, 0)[:_CHECKED_BYTES]
+    return body + crc32(body).to_bytes(4, "little") + _ORIGIN.pack(*origin)
+
+
+def origins(records: bytes) -> Iterator[tuple[int, int]]:
+    """Who appended each record, and as its how-manieth."""
+    return (_ORIGIN.unpack_from(records, end - 4) for end in range(RECORD_BYTES, len(records) + 1, RECORD_BYTES))
 
 
 def decode(records: bytes) -> list[Event]:
@@ -42,12 +50,12 @@ def decode(records: bytes) -> list[Event]:
     for fields in _RECORD.iter_unpack(records):
         if not fields[0]:
             raise LogCut  # a hole reads as zeros, and no event has kind 0
-        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-1]:
+        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-3]:
             raise ArenaInvalid(
                 "a record of the shared log is damaged: something else wrote into this job's memory. "
                 "Nothing was applied from it; restart from the last checkpoint"
             )
-        events.append(Event._make(fields[:-1]))
+        events.append(Event._make(fields[:-3]))
         start += RECORD_BYTES
     return events
 
@@ -60,9 +68,13 @@ class Log:
         self._cut = 0
         self.position = 0  #: bytes read so far
 
+    def now_ns(self) -> int:
+        """The clock that events are timed by."""
+        return time.monotonic_ns()
+
     def append(self, event: Event) -> None:
         """Adds an event. Takes about a microsecond and cannot be torn."""
-        os.write(self._fd, encode(event, time.monotonic_ns()))
+        os.write(self._fd, encode(event, self.now_ns()))
 
     def has_news(self) -> bool:
         """Whether `read_new` would find anything."""
@@ -71,7 +83,14 @@ class Log:
     def read_new(self) -> list[Event]:
         """The next events. Whoever has folded one moves `position` on by a record, so that none can get lost."""
         records = os.pread(self._fd, _READ_BYTES, self.position)
-        return decode(records) if records else []
+        if not records:
+            return []
+        events = decode(records)
+        self._taken_in(records)
+        return events
+
+    def _taken_in(self, records: bytes) -> None:
+        """These are about to be folded."""
 
     def cut(self, position: int) -> None:
         """Gives back the memory of records before `position`. Positions stay as they are."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from outpace.engines.agreement import description_of
 from outpace.engines.local.arena import header_bytes
 from outpace.engines.local.engine import LocalEngine
@@ -14,16 +16,23 @@ from outpace.replica import OptimizerReplica
 from outpace.vector import VectorLayout, packed
 
 
-def open_local(
-    replica: OptimizerReplica, rules: Rules, place: Place, max_grad_norm: float | None, timeout_s: float
-) -> LocalEngine:
-    """A running engine. Blocks until every rank of the world is there."""
+class Plan(NamedTuple):
+    """What follows from a replica and its rules: vectors, the arena, and what ranks compare."""
+
+    vector: VectorLayout
+    shared: VectorLayout  #: of published weights
+    layout: ArenaLayout
+    description: dict[str, Any]
+
+
+def plan_of(replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> Plan:
+    """The same on all ranks that agree."""
     vector = VectorLayout.of(replica.named_parameters())
     buffers = replica.meeting()
     shared = VectorLayout.of((f"published {i}", tensor) for i, tensor in enumerate(replica.published()))
     description = description_of(replica, vector, rules, max_grad_norm)
     layout = ArenaLayout.of(
-        world=place.world,
+        world=rules.world,
         slots=Results(rules).slots,
         vector_bytes=vector.nbytes,
         chunks=len(vector.chunks()),
@@ -33,12 +42,21 @@ def open_local(
         extra_bytes=replica.extra_bytes(),
         header_bytes=header_bytes(description),
         rows=rules.rows,
-        published_rows=0 if rules.publishes is None else rules.publishes.rows * place.world,
+        published_rows=0 if rules.publishes is None else rules.publishes.rows * rules.world,
         published_bytes=shared.nbytes,
     )
-    meeting = Meeting(store_of(place), meeting_name(), place.rank, place.world, timeout_s)
+    return Plan(vector, shared, layout, description)
+
+
+def open_local(
+    replica: OptimizerReplica, rules: Rules, place: Place, max_grad_norm: float | None, timeout_s: float
+) -> LocalEngine:
+    """A running engine. Blocks until every rank of the world is there."""
+    plan = plan_of(replica, rules, max_grad_norm)
+    meeting = Meeting(store_of(place), meeting_name(), place.rank, range(place.world), timeout_s)
     engine = LocalEngine(
-        replica, vector, shared, rules, layout, description, meeting, place.rank, max_grad_norm, timeout_s
+        *(replica, plan.vector, plan.shared, rules, plan.layout, plan.description),
+        *(meeting, place.rank, max_grad_norm, timeout_s),
     )
     engine.start()
     return engine

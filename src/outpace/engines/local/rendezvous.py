@@ -1,7 +1,7 @@
 """How the ranks of one host find one arena. Owns the announcement in the store that torchrun provides.
 
-Rank 0 makes the arena, unless one is announced already: then it, too, was restarted. Others open the files through
-/proc of a living member, or by name where the files have names. Nothing goes through the store after that.
+The host's first rank makes the arena, unless one is announced already: then it, too, was restarted. Others open the
+files through /proc of a living member, or by name where the files have names. The arena itself needs no store.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,18 +26,27 @@ from outpace.errors import ArenaInvalid, TimedOut
 class Meeting:
     """The place in the store where the ranks of one optimizer meet."""
 
-    def __init__(self, store: Store | None, name: str, rank: int, world: int, timeout_s: float) -> None:
+    def __init__(
+        self,
+        store: Store | None,
+        name: str,
+        rank: int,
+        ranks: Sequence[int],
+        timeout_s: float,
+        prepare: Callable[[Files], None] = lambda _: None,
+    ) -> None:
         self._store = store
         self._name = name
         self._rank = rank
-        self._world = world
+        self._ranks = ranks  # of this host
+        self._prepare = prepare  # does what has to be done in a new arena before anybody finds it
         self._timeout = timedelta(seconds=timeout_s)
 
     def enter(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> Files:
         """This rank's open files of the common arena."""
         if self._store is None:
             return self._make(description, layout, kept)[0]
-        if self._rank == 0 and not self._store.check([self._key("arena")]):
+        if self._rank == self._ranks[0] and not self._store.check([self._key("arena")]):
             files, job = self._make(description, layout, kept)
             self._announce("arena", files, job)
         else:
@@ -55,8 +65,9 @@ class Meeting:
         try:
             arena.write_header(files.arena, layout, job, description)
             arena.reserve(files, layout, kept)
+            self._prepare(files)
         except BaseException:
-            arena.remove_directory(files, self._world)
+            arena.remove_directory(files, layout.world)
             files.close()
             raise
         return files, job
@@ -74,10 +85,11 @@ class Meeting:
             self._store.wait([self._key("arena")], self._timeout)
         except Exception as error:
             raise TimedOut(
-                f"[rank {self._rank}] rank 0 did not open an arena within {self._timeout.total_seconds():.0f} s. "
-                "See whether it started, and whether it constructed its DistributedOptimizer"
+                f"[rank {self._rank}] rank {self._ranks[0]} did not open an arena within "
+                f"{self._timeout.total_seconds():.0f} s. See whether it started, and whether it constructed its "
+                "DistributedOptimizer"
             ) from error
-        keys = ["arena", *(f"member/{rank}" for rank in range(self._world) if rank != self._rank)]
+        keys = ["arena", *(f"member/{rank}" for rank in self._ranks if rank != self._rank)]
         troubles: list[str] = []
         for key in map(self._key, keys):
             if not self._store.check([key]):

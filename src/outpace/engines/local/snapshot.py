@@ -66,17 +66,33 @@ class SnapshotStore:
         body = bytes(self._memory.raw[start + _HEAD_BYTES : start + _HEAD_BYTES + length])
         return json.loads(body) if length and crc32(body) == check else None
 
+    def size(self, buffer: int) -> int:
+        """How many bytes a buffer's snapshot takes, 0 if it is being overwritten."""
+        plain = self.read_plain(buffer)
+        return 0 if plain is None else self._places(buffer, plain)[2]
+
+    def forget(self, buffer: int) -> None:
+        """Makes a buffer one that holds nothing."""
+        start = self._memory.layout.state(buffer)
+        self._memory.raw[start : start + _HEAD_BYTES] = bytes(_HEAD_BYTES)
+
+    def _places(self, buffer: int, plain: dict[str, Any]) -> tuple[list[torch.Tensor], list[int], int]:
+        """(tensors without memory, where each lies, end). The end is 0 if that cannot be."""
+        like = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for dtype, shape in plain["tensors"]]
+        start = self._memory.layout.state(buffer)
+        length = int.from_bytes(self._memory.raw[start : start + 8], "little")
+        offsets, end = packed(like, _HEAD_BYTES + length)
+        return like, offsets, end if end <= self._memory.layout.state_bytes else 0
+
     def read(self, buffer: int) -> Contents | None:
         """A private copy of a buffer's replica, or None if it is being overwritten."""
         plain = self.read_plain(buffer)
         if plain is None:
             return None
-        like = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for dtype, shape in plain["tensors"]]
-        start = self._memory.layout.state(buffer)
-        length = int.from_bytes(self._memory.raw[start : start + 8], "little")
-        offsets, end = packed(like, _HEAD_BYTES + length)
-        if end > self._memory.layout.state_bytes:
+        like, offsets, end = self._places(buffer, plain)
+        if not end:
             return None
+        start = self._memory.layout.state(buffer)
         copy = self._memory.region(start, end).clone()  # in one piece, which the allocator gives back
         tensors = [place(copy, offset, tensor) for tensor, offset in zip(like, offsets, strict=True)]
         return Contents(tensors, plain["plain"])

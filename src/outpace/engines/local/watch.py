@@ -7,7 +7,7 @@ event means is the ledger's business.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from outpace.engines.local.bell import SLICE_S, Bell
 from outpace.engines.local.faults import Faults
@@ -40,9 +40,10 @@ class Watch:
         life: Life,
         faults: Faults,
         timeout_s: float,
+        host: int = 0,
     ) -> None:
         self.rank = rank
-        self.ledger = Ledger(rules)
+        self.ledger = Ledger(rules, host)
         self.waited_s = 0.0
         self.helpers = 0  #: how many waiters a sealed round is worth waking for
         self.placed = ""  #: what became of what this rank last gave away, in words
@@ -81,7 +82,7 @@ class Watch:
                     time.sleep(SLICE_S)
                 else:
                     self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
-                    self.ledger = Ledger.from_state(self.ledger.rules, plain["ledger"])
+                    self.ledger = Ledger.from_state(self.ledger.rules, plain["ledger"], self.ledger.host)
                     self.log.position = plain["position"]
 
     def append(self, event: Event) -> None:
@@ -91,7 +92,7 @@ class Watch:
         self._faults.at("before-append", round_)
         self.log.append(event)
         self._faults.at("after-append", round_)
-        self.refresh()
+        self._until_folded()
         ledger = self.ledger
         if ledger.news != news:
             self._faults.at("before-wake", round_)
@@ -99,6 +100,16 @@ class Watch:
         elif self.helpers and ledger.reducing is not None and ledger.reducing is not sealed:
             self._faults.at("before-wake", round_)
             self._bell.ring(self.helpers)
+
+    def _until_folded(self) -> None:
+        """Takes in what was appended just now."""
+        self.refresh()
+
+    def _check(self) -> None:
+        """Raises if no wait can come to a good end."""
+        if self.ledger.below_quorum:
+            where = f"[rank {self.rank} - round {self.ledger.round}]"
+            raise BelowQuorum(f"{where} {self.ledger.why_below_quorum()}")
 
     def wait(self, until: Callable[[], bool], meanwhile: Callable[[], bool], purpose: str) -> None:
         """Waits without CPU until the log makes `until` true. `meanwhile` may help; it returns True if it did.
@@ -108,9 +119,7 @@ class Watch:
         began = time.monotonic()
         try:
             while not until():
-                if self.ledger.below_quorum:
-                    where = f"[rank {self.rank} - round {self.ledger.round}]"
-                    raise BelowQuorum(f"{where} {self.ledger.why_below_quorum()}")
+                self._check()
                 seen = self.log.position
                 if meanwhile() or self.log.position != seen:
                     continue  # helping looks at the log, too, and may have seen what is waited for
@@ -158,13 +167,15 @@ class Watch:
         if deadline is None:
             return None
         turn = next((i for i, rank in enumerate(self.ledger.sealers()) if rank == self.rank), SEAL_TURNS)
-        return (deadline - time.monotonic_ns()) / 1e9 + min(turn, SEAL_TURNS) * SEAL_TURN_S
+        return (deadline - self.log.now_ns()) / 1e9 + min(turn, SEAL_TURNS) * SEAL_TURN_S
 
     def _report_deaths(self) -> bool:
+        """Of ranks on this host: only here can their lives be seen."""
+        here = self.ledger.hosts.of
         gone = [
             m
             for m in self.ledger.members.by_rank.values()
-            if m.alive and m.rank != self.rank and not self._life.lives(m.rank)
+            if m.alive and m.rank != self.rank and here[m.rank] == self.ledger.host and not self._life.lives(m.rank)
         ]
         for member in gone:
             self.append(Event(Kind.DEAD, member.rank, member.incarnation))
@@ -175,5 +186,11 @@ class Watch:
         awaited = missing if not self.ledger.started else self.ledger.awaited()
         return (
             f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; "
-            f"still missing: ranks {awaited}. Nothing was lost; see whether they hang, or raise timeout_s"
+            f"still missing: ranks {awaited}{self._where(awaited)}. Nothing was lost; see whether they hang, or raise "
+            "timeout_s"
         )
+
+    def _where(self, ranks: Sequence[int]) -> str:
+        """The hosts of these ranks, where there are several."""
+        rules = self.ledger.rules
+        return f" (on hosts {sorted({rules.hosts[rank] for rank in ranks})})" if rules.hosts else ""

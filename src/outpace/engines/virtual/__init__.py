@@ -2,6 +2,7 @@
 
 clock       time, and coroutines that sleep on it
 network     what communication costs
+agents      what is between hosts: the store's queue, and those of the links
 world       one log and ledger for all ranks, and what follows from its events
 engine      how time passes for one rank; ranks without tensors
 training    ranks with real weights and gradients

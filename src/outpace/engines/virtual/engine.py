@@ -7,6 +7,7 @@ that missed rounds takes them all at once; `training.TrainingEngine` has real on
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -16,9 +17,11 @@ from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.virtual.clock import Waiters, sleep, wait_in
 from outpace.engines.virtual.world import World
 from outpace.errors import BelowQuorum
-from outpace.protocol.events import Event
+from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.publications import Publication
+
+UNHEARD = (Kind.READ, Kind.TELL)  #: what a rank says without looking at what became of it
 
 
 class Pace(NamedTuple):
@@ -40,6 +43,7 @@ class VirtualEngine(SharingEngine):
     _pace: Pace
     _computed = 0  # whole steps
     _part = 0  # parts of the step under way
+    _is_committed = False  # what it says next is in the store already
 
     @property
     def ledger(self) -> Ledger:
@@ -74,8 +78,14 @@ class VirtualEngine(SharingEngine):
         return self._world.clock.now_ns / 1e9
 
     async def publish(self, iteration: int, readers: Collection[int] = (), notes: Notes = ()) -> bool:
-        """Published weights are as long on their way as a contribution."""
+        """Published weights are as long on their way as a contribution. Agents send one row of a rank at a time."""
+        agents = self._world.agents
+        if agents is not None:
+            await self._until_row_is_read()
+            await sleep(agents.rows_there_in_ns([self.rank]))
+            agents.send(self.rank, readers)
         await sleep(self._world.arrive_ns)
+        await self._until_committed()
         return await super().publish(iteration, readers, notes)
 
     async def _travel(self, peers: Collection[int], together: bool) -> None:
@@ -98,7 +108,21 @@ class VirtualEngine(SharingEngine):
     def _look(self) -> None:
         """There is one ledger: nothing is ever unread."""
 
+    async def _until_committed(self) -> None:
+        """Waits until what it says next is in the log: in the store's, if there is one."""
+        if self._world.agents is not None:
+            await wait_in(self._world.agents.commit(self.rank))
+            self._is_committed = True
+
     def _append(self, event: Event) -> str:
+        """What the store has not taken in yet is charged to it. Joining is free: a run begins when all have joined."""
+        agents, is_committed, self._is_committed = self._world.agents, self._is_committed, False
+        if agents is None or is_committed or event.kind == Kind.JOIN:
+            return self._world.append(event)
+        if event.kind in UNHEARD:
+            agents.post(self.rank, partial(self._world.append, event))
+            return "not in the log yet"
+        agents.post(self.rank, _nothing)
         return self._world.append(event)
 
     async def _until_complete(self, version: int, purpose: str) -> None:
@@ -122,6 +146,10 @@ class VirtualEngine(SharingEngine):
         await wait_in(waiters)
 
 
+def _nothing() -> None:
+    """What follows from something that has taken effect already."""
+
+
 class TimedEngine(VirtualEngine):
     """A rank without tensors: only who waits for whom, and for how long."""
 
@@ -138,6 +166,7 @@ class TimedEngine(VirtualEngine):
     async def _deposit(self, row: int, work: Work, onto: int | None) -> None:
         if self._world.arrive_ns:
             await sleep(self._world.arrive_ns)
+        await self._until_committed()
 
     async def local_step(self, work: Work) -> None:
         """Only its time passes."""

@@ -3,6 +3,8 @@
 Ranks of one host meet in its memory, so a round costs there what reading the contributions and writing their sum cost.
 Between hosts one vector per host travels; small ones by recursive doubling, large ones around a ring, whichever is
 quicker (Alexandrov et al., "LogGP", 1995; Thakur et al., "Optimization of Collective Communication", 2005).
+With the times of a store it is a cluster of outpace's own: what is said goes through that store, sums go around Gloo's
+ring, and published rows are sent to whoever may read them. `agents` has the queues.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from outpace.spec import build
 HOST_OVERHEAD_US = 100.0  #: what a round costs in one machine's memory before any byte is moved
 HOST_GBYTES_PER_S = 10.0  #: what the cores of a small machine read and write together
 SERVER_GBYTES_PER_S = 100.0  #: those of a server with many memory channels
+STORE_SET_US, STORE_GET_US = 16.0, 34.0  #: what torch's store works for a question; `make scaling` measures it
 
 _BANDWIDTHS = ("gbps", "host_gbytes_per_s")
 
@@ -32,6 +35,8 @@ class Network:
     ranks_per_host: 0 for all ranks on one host.
     host_overhead_us, host_gbytes_per_s: the same for the memory of one host.
     round_ms: what every round costs on top: for a cost that was measured.
+    store_set_us, store_get_us: what the store with the log works for a `compare_set` and for a `get`; 0 for no store:
+        then what is said is known after a message.
 
     >>> one_gigabyte_a_second = network("zero:gbps=8,ranks_per_host=1")
     >>> one_gigabyte_a_second.reduce_ns(world=2, ranks=[0, 1], payload_bytes=1_000_000)  # one message of 1 ms
@@ -45,6 +50,8 @@ class Network:
     host_overhead_us: float = HOST_OVERHEAD_US
     host_gbytes_per_s: float = HOST_GBYTES_PER_S
     round_ms: float = 0.0
+    store_set_us: float = 0.0
+    store_get_us: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -62,13 +69,46 @@ class Network:
         """How many hosts so many ranks need."""
         return -(-world // self.ranks_per_host) if self.ranks_per_host else 1
 
+    def host_of(self, rank: int) -> int:
+        """Where a rank runs."""
+        return rank // self.ranks_per_host if self.ranks_per_host else 0
+
+    def has_store(self, world: int) -> bool:
+        """Whether hosts of so many ranks meet at a store."""
+        return self.hosts(world) > 1 and self._is_ours
+
+    @property
+    def message_s(self) -> float:
+        """A message without content, from one host to another."""
+        return (self.latency_us + 2 * self.overhead_us) / 1e6
+
+    def transfer_s(self, payload_bytes: int) -> float:
+        """What so many bytes take on a host's link."""
+        return payload_bytes * 8 / (self.gbps * 1e9)
+
+    @staticmethod
+    def ring_share(hosts: int) -> float:
+        """How often a vector goes over each link in a sum around the ring."""
+        return 2 * (hosts - 1) / hosts
+
+    def write_ns(self, payload_bytes: int) -> int:
+        """From gradients that are ready until they lie in a row: one copy."""
+        return _ns(2 * self._memory_s(payload_bytes))
+
     def arrive_ns(self, world: int, payload_bytes: int) -> int:
         """From gradients that are ready until all hosts know that they are there: one copy, and one message."""
         return _ns(2 * self._memory_s(payload_bytes) + self.notice_s(world))
 
     def notice_s(self, world: int) -> float:
-        """Until what one host says is known to the others."""
-        return (self.latency_us + 2 * self.overhead_us) / 1e6 if self.hosts(world) > 1 else 0.0
+        """Until what one host says is known to the others, if nothing else is said."""
+        if self.hosts(world) == 1:
+            return 0.0
+        return self.message_s + self._entry_s(self.hosts(world)) if self._is_ours else self.message_s
+
+    def end_s(self, world: int) -> float:
+        """From a result that lies on every host until all know it, if nothing else is said: each host says so."""
+        hosts = self.hosts(world)
+        return self.message_s + hosts * self._entry_s(hosts) if self.has_store(world) else self.notice_s(world)
 
     def reduce_ns(self, world: int, ranks: Iterable[int], payload_bytes: int) -> int:
         """From the seal until the sum of what these ranks gave lies on every host."""
@@ -85,17 +125,24 @@ class Network:
 
         Each one's vector travels by itself, unless all of them make the same sum `together`, as in a reduction.
         """
-        members = Counter(map(self._host, (rank, *peers)))
+        members = Counter(map(self.host_of, (rank, *peers)))
         base = self.round_ms / 1e3 + self.host_overhead_us / 1e6
+        if self._is_ours:  # rows are sent when they are published, and all lie here by then
+            return _ns(base + self._memory_s((len(peers) + 1 + together) * payload_bytes))
         if together:
             inside = self._memory_s((max(members.values()) + 1) * payload_bytes)
             return _ns(base + inside + self._between_s(len(members), payload_bytes))
-        far = len(peers) + 1 - members[self._host(rank)]
-        message = (self.latency_us + 2 * self.overhead_us) / 1e6 + payload_bytes * 8 / (self.gbps * 1e9)
+        far = len(peers) + 1 - members[self.host_of(rank)]
+        message = self.message_s + self.transfer_s(payload_bytes)
         return _ns(base + self._memory_s((len(peers) + 1) * payload_bytes) + far * message)
 
-    def _host(self, rank: int) -> int:
-        return rank // self.ranks_per_host if self.ranks_per_host else 0
+    @property
+    def _is_ours(self) -> bool:
+        return self.store_set_us + self.store_get_us > 0
+
+    def _entry_s(self, hosts: int) -> float:
+        """What an entry of the log costs the store."""
+        return (self.store_set_us + hosts * self.store_get_us) / 1e6
 
     def _memory_s(self, moved_bytes: int) -> float:
         return moved_bytes / (self.host_gbytes_per_s * 1e9)
@@ -103,9 +150,10 @@ class Network:
     def _between_s(self, hosts: int, payload_bytes: int) -> float:
         if hosts == 1:
             return 0.0
-        message = (self.latency_us + 2 * self.overhead_us) / 1e6
-        transfer = payload_bytes * 8 / (self.gbps * 1e9)
+        message, transfer = self.message_s, self.transfer_s(payload_bytes)
         ring = 2 * (hosts - 1) * message + 2 * transfer * (hosts - 1) / hosts
+        if self._is_ours:
+            return ring
         doubling = math.ceil(math.log2(hosts)) * (message + transfer)
         return min(ring, doubling)
 
@@ -122,6 +170,8 @@ NETWORKS: dict[str, Callable[..., Network]] = {
         Network, latency_us=2.0, overhead_us=1.0, gbps=200.0, ranks_per_host=8, host_gbytes_per_s=SERVER_GBYTES_PER_S
     ),
 }
+#: Ethernet, used as outpace's own engine for several hosts does.
+NETWORKS["cluster"] = partial(NETWORKS["ethernet"], store_set_us=STORE_SET_US, store_get_us=STORE_GET_US)
 
 
 def network(choice: str | Network) -> Network:

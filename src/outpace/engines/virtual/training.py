@@ -144,6 +144,7 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
         present, hyper = self._replica.deposit(self._tensors.row(self.rank, row), work, earlier)
         self._tensors.describe_row(self.rank, row, present, hyper)
         await sleep(self._world.arrive_ns)
+        await self._until_committed()
 
     async def _apply(self, record: Round) -> None:
         await sleep(self._pace.apply_ns)

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Protocol
 
 from outpace.engines.base import Notes
+from outpace.engines.virtual.agents import Agents, Load
 from outpace.engines.virtual.clock import Clock, Waiters
 from outpace.engines.virtual.network import Network
 from outpace.protocol.events import Event, Kind
@@ -48,7 +49,9 @@ class World:
         self._reducer = reducer
         self._hash = hashlib.blake2b(digest_size=16)
         self._unhashed = bytearray()
-        self._arrive_ns = network.arrive_ns(world, payload_bytes)
+        has_store = network.has_store(world)
+        self.agents = Agents(clock, network, world, payload_bytes) if has_store else None  #: of hosts with a store
+        self._arrive_ns = network.write_ns(payload_bytes) if has_store else network.arrive_ns(world, payload_bytes)
         self._notice_ns = round(network.notice_s(world) * 1e9)
         self._reducing: tuple[int, int] = (-1, 0)  # the attempt whose end is planned
         self._graced: tuple[int, int] = (-1, 0)  # round and deadline whose seal is planned
@@ -64,7 +67,7 @@ class World:
 
     @property
     def arrive_ns(self) -> int:
-        """From a rank's gradients being ready until its arrival is in the log."""
+        """From a rank's gradients being ready until its arrival is in the log, or with its host's agent."""
         return self._arrive_ns
 
     @property
@@ -105,23 +108,30 @@ class World:
         """Where to wait until something happens to what a rank has published."""
         return self._by_rank.setdefault(rank, [])
 
+    def load(self) -> Load | None:
+        """What store and links have had to do, where there is a store."""
+        return None if self.agents is None else self.agents.load()
+
     def travel_ns(self, rank: int, peers: Collection[int], together: bool) -> int:
         """How long it takes a rank to get these ranks' published weights, or the sum that all of them make."""
         key = (rank, together, *sorted(peers))
         if key not in self._travels:
             self._travels[key] = self.network.gather_ns(rank, peers, self.payload_bytes, together)
-        return self._travels[key]
+        return self._travels[key] + self._under_way_ns(peers)
 
     def travel_of_all_ns(self, ranks: Sequence[int]) -> int:
         """How long it takes each of these ranks to get the sum that all of them make, whoever of them is there."""
         if ranks not in self._travels_of_all:
             cost = self.network.gather_ns(ranks[0], ranks[1:], self.payload_bytes, together=True)
             self._travels_of_all[ranks] = cost
-        return self._travels_of_all[ranks]
+        return self._travels_of_all[ranks] + self._under_way_ns(ranks)
 
     def died(self, rank: int, incarnation: int) -> None:
         """A rank's incarnation has ended without a word. The others notice after a while."""
         self.clock.after(PROBE_NS, partial(self._bury, Event(Kind.DEAD, rank, incarnation)))
+
+    def _under_way_ns(self, ranks: Collection[int]) -> int:
+        return 0 if self.agents is None else self.agents.rows_there_in_ns(ranks)
 
     # -- what follows ----------------------------------------------------------------------------------------------
 
@@ -139,13 +149,17 @@ class World:
         if complete != self._complete:
             self._wake_until(complete)
         if self._for_news and self._news() != self._seen:
-            self.clock.wake(self._for_news, self._notice_ns)
+            self.clock.wake(self._for_news, self._notice())
 
     def _plan_end(self, sealed: Round) -> None:
         self._reducing = (sealed.number, sealed.attempt)
         ranks = (c.rank for c in sealed.contributions)
         cost = self.network.reduce_ns(self.ledger.rules.world, ranks, self.payload_bytes)
-        self.clock.after(cost, partial(self._end, self._reducing))
+        end = partial(self._end, self._reducing)
+        if self.agents is None:
+            self.clock.after(cost, end)
+        else:  # agents begin when they have read the seal, and each says when it has the result
+            self.clock.after(self._notice() + cost, partial(self.agents.post_of_all, end))
 
     def _end(self, attempt: tuple[int, int]) -> None:
         sealed = self.ledger.reducing
@@ -160,21 +174,21 @@ class World:
         deadline = self.ledger.deadline_ns
         if deadline is not None and self._graced != (self.ledger.sealable, deadline):
             self._graced = (self.ledger.sealable, deadline)
-            seal = Event(Kind.SEAL, 0, round=self.ledger.sealable)
-            self.clock.at(deadline, partial(self.append, seal))
+            seal = partial(self.append, Event(Kind.SEAL, 0, round=self.ledger.sealable))
+            self.clock.at(deadline, seal if self.agents is None else partial(self.agents.post, 0, seal))
 
     def _wake_readers(self, changed: list[int]) -> None:
         for rank in changed:
             waiters = self._by_rank.get(rank)
             if waiters:
-                self.clock.wake(waiters, self._notice_ns)
+                self.clock.wake(waiters, self._notice())
         changed.clear()
 
     def _bury(self, death: Event) -> None:
         self.append(death)
         if self.ledger.below_quorum:  # no round will come any more, and whoever waits must learn it
             for waiters in (*self._by_version.values(), *self._by_rank.values(), self._for_news):
-                self.clock.wake(waiters, self._notice_ns)
+                self.clock.wake(waiters, self._notice())
 
     def _wake_until(self, complete: int) -> None:
         """A resume may have left numbers out, so that all below are woken, not only the next."""
@@ -184,7 +198,11 @@ class World:
             due = sorted(version for version in self._by_version if version <= complete)
         self._complete = complete
         for version in due:
-            self.clock.wake(self._by_version.pop(version), self._notice_ns)
+            self.clock.wake(self._by_version.pop(version), self._notice())
+
+    def _notice(self) -> int:
+        """Until all hosts know what happened last."""
+        return self._notice_ns if self.agents is None else self.agents.notice_ns()
 
     def _news(self) -> tuple[object, ...]:
         """What those who wait for something else than a round care about."""

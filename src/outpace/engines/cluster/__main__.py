@@ -1,0 +1,5 @@
+"""`python -m outpace.engines.cluster`: a host's agent, as its ranks start it."""
+
+from outpace.engines.cluster.agent import main
+
+main()

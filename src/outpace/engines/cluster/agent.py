@@ -1,0 +1,305 @@
+"""The agent of one host: a process of its own, outside the ranks' interpreters. Owns its threads and its end.
+
+    commit   this host's inbox into the log of all hosts (the main thread)
+    read     what the other hosts commit
+    deliver  all of it into this host's log, with its data
+    reduce   sealed rounds over all hosts
+    beat     signs of life, and who has given none
+
+It ends when no rank of its host is left; the ranks start another one if it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import socket
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+
+import torch
+from torch.distributed import DistNetworkError, DistStoreError
+
+from outpace.engines.cluster.delivery import Delivery
+from outpace.engines.cluster.desk import FAILED, STORE_LOST, Desk
+from outpace.engines.cluster.group import BACKEND, Abandoned, Group
+from outpace.engines.cluster.inbox import Inbox
+from outpace.engines.cluster.leases import Leases
+from outpace.engines.cluster.membership import Membership
+from outpace.engines.cluster.orders import Orders
+from outpace.engines.cluster.reducer import HostReducer
+from outpace.engines.cluster.sealing import SealedStore, Tampered
+from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
+from outpace.engines.cluster.timing import beat_s, group_s, lease_s
+from outpace.engines.cluster.transfers import Transfers
+from outpace.engines.local.arena import Memory
+from outpace.engines.local.bell import Bell
+from outpace.engines.local.faults import Faults
+from outpace.engines.local.holds import Holds, tag
+from outpace.engines.local.layout import ArenaLayout
+from outpace.engines.local.life import Life
+from outpace.engines.local.log import Log, decode
+from outpace.engines.local.snapshot import SnapshotStore
+from outpace.engines.local.watch import Watch
+from outpace.engines.sums import RowSums
+from outpace.environment import cores, joined_store
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.hosts import Hosts
+from outpace.protocol.round import Round
+from outpace.protocol.rules import Rules
+from outpace.vector import Chunk
+
+log = logging.getLogger("outpace")
+
+_REST_S = 0.05  #: the longest the main thread sleeps before it looks after its ranks
+_KEPT_ENTRIES = 100_000  #: of the log, for a host that was given up and may come back
+
+
+class Agent:
+    """All of one host's agent."""
+
+    def __init__(self, orders: Orders) -> None:
+        self._orders = orders
+        self._rules = rules = Rules.from_dict(orders.rules)
+        self._host, self._timeout_s = orders.host, orders.timeout_s
+        arena_fd, log_fd, life_fd, inbox_fd = orders.fds
+        layout = ArenaLayout(**orders.layout)
+        self._memory = memory = Memory(arena_fd, layout)
+        self._life = Life(life_fd)
+        if not self._life.take(layout.world):
+            sys.exit(0)  # another one was quicker
+        self._desk = desk = Desk(memory)
+        self._inbox, self._bell = Inbox(inbox_fd, desk), Bell(desk.bell)
+        self._ranks = Hosts(rules).ranks(orders.host)
+        self._store = joined_store()
+        self._prefix = f"outpace/{orders.name}/cluster"
+        snapshots = SnapshotStore(memory)
+        faults = Faults()
+        watch_args = (rules, Log(log_fd), snapshots, Bell(memory.word), self._life, faults, orders.timeout_s)
+        self._watch = Watch(layout.world, *watch_args, host=orders.host)
+        self._snapshots = snapshots
+        self._read_hosts = Hosts(rules)
+        self._membership = Membership(
+            self._read_hosts, orders.host, self._connect, self._begin, lease_s(orders.timeout_s)
+        )
+        self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[Entry] = queue.SimpleQueue()
+        self._delivery = Delivery(
+            *(log_fd, self._watch, desk, Bell(memory.word), snapshots, self._membership),
+            *(orders.host, orders.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
+        )
+        hosts_before = self._watch.ledger.hosts.to_state()
+        self._read_hosts.__dict__.update(Hosts.from_state(rules, hosts_before).__dict__)
+        progress = desk.progress
+        self._committed = progress.inbox
+        self._log = StoreLog(self._store, self._prefix, desk.key, orders.host, progress, self._accept)
+        self._leases = Leases(self._store.clone(), self._prefix, desk.key, orders.host, lease_s(orders.timeout_s))
+        chunks = [Chunk(getattr(torch, dtype), offset, elements) for dtype, offset, elements in orders.chunks]
+        self._reducer = HostReducer(
+            *(memory, RowSums(memory.bytes, chunks, rules, orders.max_grad_norm), Holds(memory, layout.world)),
+            *(orders.host, self._read_hosts.of, orders.tensors),
+            *(self._is_current, self._users, lambda: self._watch.ledger.free_slots()),
+        )
+        self._store_answered = time.monotonic()
+        self._buried: set[tuple[int, int]] = set()
+        self._given_up: set[tuple[int, int]] = set()
+        self._address = _address_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        self._serial = 0
+        self._ended: float | None = None  # since when all is done here
+
+    # -- threads ---------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until no rank of this host is left."""
+        self._begin()
+        for work in (self._read, self._deliver, self._reduce, self._beat):
+            threading.Thread(target=self._guarded, args=(work,), name=work.__name__, daemon=True).start()
+        self._guarded(self._commit)
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """A thread that fails ends the agent. Where another agent would fail likewise, the ranks are told why."""
+        try:
+            work()
+        except Tampered as error:
+            self._give_up(FAILED, str(error))
+        except (DistNetworkError, DistStoreError, ConnectionError) as error:
+            if self._watch.ledger.ended:
+                os._exit(0)  # all is done, and whoever held the store has left
+            self._give_up(STORE_LOST, self._store_lost(str(error).splitlines()[0]))
+        except BaseException:
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _commit(self) -> None:
+        looked = 0.0
+        while True:
+            shown = self._bell.value()
+            records = self._inbox.read(self._committed, MOST_RECORDS)
+            if records:
+                self._log.commit(self._committed + len(records), records)
+                continue
+            now = time.monotonic()
+            if now - looked > _REST_S:
+                looked = now
+                if self._look_after_ranks():
+                    return
+            self._bell.wait(shown, _REST_S)
+
+    def _read(self) -> None:
+        while True:
+            self._log.read()
+
+    def _accept(self, entry: Entry) -> None:
+        if entry.host == self._host:
+            self._committed = entry.inbox
+        self._entries.put(entry)
+        for event in decode(entry.records):
+            if event.kind in (Kind.AGENT, Kind.GONE):
+                self._membership.take_in(event)
+                if event.kind == Kind.GONE and event.rank == self._host and self._host not in self._membership.living:
+                    self._begin()  # the others went on without this host; it comes back
+
+    def _deliver(self) -> None:
+        while True:
+            self._delivery.deliver(self._entries.get())
+
+    def _reduce(self) -> None:
+        while True:
+            sealed, generation = self._attempts.get()
+            group = self._membership.group_of(generation)
+            if group is None:
+                continue
+            try:
+                event = self._reducer.reduce(group, sealed)
+            except Abandoned:
+                continue
+            except RuntimeError as error:
+                while not group.is_over:
+                    self._membership.trouble(group, error)
+                continue
+            if event is not None:
+                self._say(event)
+
+    def _beat(self) -> None:
+        while True:
+            self._leases.beat(self._delivery.entries)
+            living = self._membership.living
+            silent = self._leases.silent(list(range(self._read_hosts.count)))
+            self._store_answered = time.monotonic()
+            if self._watch.ledger.started:
+                for host in set(silent) & set(living):
+                    self._let_go(host)
+            self._cut(living)
+            time.sleep(beat_s(self._timeout_s))
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _say(self, event: Event) -> None:
+        self._inbox.put(event, time.monotonic_ns() + self._desk.clock_ns)
+
+    def _begin(self) -> None:
+        """Says that this agent begins, or begins again: the agents form a new group."""
+        known = max(self._serial, self._membership.serial(self._host))
+        self._serial = max(known + 1, int(time.time() * 8) % (1 << 32))
+        self._say(Event(Kind.AGENT, self._host, self._serial))
+
+    def _connect(self, generation: int, living: list[int]) -> tuple[Group, Transfers]:
+        store = SealedStore(self._store.clone(), self._desk.key, f"{self._prefix}/group/{generation}")
+        backend = os.environ.get(BACKEND, "gloo")
+        group = Group(backend, store, self._address, living, self._host, group_s(self._timeout_s))
+        positions = {host: numbers[0] for host, numbers in group.exchange([self._delivery.position]).items()}
+        self._desk.clock_ns = group.clock_ns(self._desk.clock_ns)
+        return group, Transfers(group, self._memory, self._snapshots, positions)
+
+    def _let_go(self, host: int) -> None:
+        which = (host, self._membership.serial(host))
+        if which not in self._given_up:
+            self._given_up.add(which)
+            silence = f"host {host} has been silent for {lease_s(self._timeout_s):.0f} s"
+            print(f"outpace: {silence}; the others go on without it until it is back", file=sys.stderr, flush=True)
+            self._say(Event(Kind.GONE, *which))
+
+    def _cut(self, living: list[int]) -> None:
+        mine = self._delivery.entries
+        if living and living[0] == self._host:
+            everybody = self._leases.had_by_all(list(range(self._read_hosts.count)), mine)
+            self._log.cut(max(everybody, self._leases.had_by_all(living, mine) - _KEPT_ENTRIES) - 1)
+
+    def _look_after_ranks(self) -> bool:
+        """Reports the dead, and the store's silence. True if nobody is left to work for."""
+        if time.monotonic() - self._store_answered > self._timeout_s:
+            self._give_up(STORE_LOST, self._store_lost(f"no answer for {self._timeout_s:.0f} s"))
+        members = self._watch.ledger.members.by_rank
+        is_anybody_there = False
+        for rank in self._ranks:
+            if self._life.lives(rank):
+                is_anybody_there = True
+                continue
+            member = members.get(rank)
+            if member is not None and member.alive and (rank, member.incarnation) not in self._buried:
+                self._buried.add((rank, member.incarnation))
+                self._say(Event(Kind.DEAD, rank, member.incarnation))
+        return not is_anybody_there and self._is_dispensable()
+
+    def _is_dispensable(self) -> bool:
+        """Whether no other host needs anything of this one any more. Where training goes on, it says that it leaves."""
+        ledger, me = self._watch.ledger, self._host
+        if not ledger.started or me not in ledger.hosts.living:
+            return True
+        if self._inbox.read(self._committed, 1) or not self._entries.empty():
+            return False
+        if ledger.ended:
+            return self._has_everybody_ended()
+        sealed = ledger.reducing
+        given = [*ledger.on_time, *ledger.carried, *(sealed.contributions if sealed is not None else ())]
+        if not any(c.rank in self._ranks for c in given):
+            self._say(Event(Kind.GONE, me, self._membership.serial(me)))
+        return False
+
+    def _has_everybody_ended(self) -> bool:
+        """Whether all hosts have the end of the log, with what goes with it, or have had time to get it."""
+        if self._ended is None:
+            self._ended = time.monotonic()
+            self._store.set(f"{self._prefix}/ended/{self._host}", b"1")
+        others = [f"{self._prefix}/ended/{host}" for host in self._membership.living]
+        return bool(self._store.check(others)) or time.monotonic() - self._ended > lease_s(self._timeout_s)
+
+    def _is_current(self, sealed: Round) -> bool:
+        current = self._watch.ledger.reducing
+        return current is not None and tag(current) == tag(sealed)
+
+    def _users(self) -> list[int]:
+        return [rank for rank in self._ranks if self._life.lives(rank)]
+
+    def _store_lost(self, why: str) -> str:
+        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+        return (
+            f"the store at {where}, which joins the hosts, is lost to host {self._host} ({why}). No round was "
+            "committed without it; restart the job from its last checkpoint"
+        )
+
+    def _give_up(self, status: int, why: str) -> None:
+        self._desk.give_up(status, why)
+        Bell(self._memory.word).ring()
+        os._exit(1)
+
+
+def _address_towards(host: str, port: int) -> str:
+    """This host's address on the interface that the rendezvous uses: nothing listens anywhere else."""
+    family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+    with contextlib.closing(socket.socket(family, kind)) as probe:
+        probe.connect(where)
+        return str(probe.getsockname()[0])
+
+
+def main() -> None:
+    """Orders come through standard input."""
+    torch.set_num_threads(max(1, min(4, cores() // 2)))
+    Agent(Orders.read(sys.stdin.buffer)).run()
+    os._exit(0)  # threads that wait for other hosts are left to themselves

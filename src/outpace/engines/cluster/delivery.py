@@ -1,0 +1,115 @@
+"""Copies the log of all hosts into this host's log, record by record, each once its data is here.
+
+Owns the order: what goes with a record is fetched before the record is written, and a rank's next publication is not
+written before the hosts that need the last one have fetched it. The agent's own ledger is folded from this host's log,
+like every rank's, so that a new agent knows what the last one knew.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, cargo_of, current_rows, is_for
+from outpace.engines.cluster.desk import Desk, Progress
+from outpace.engines.cluster.membership import Membership
+from outpace.engines.cluster.store_log import Entry
+from outpace.engines.local.bell import Bell
+from outpace.engines.local.holds import tag
+from outpace.engines.local.log import RECORD_BYTES, decode
+from outpace.engines.local.snapshot import SnapshotStore
+from outpace.engines.local.watch import Watch
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.round import Round
+
+
+class Delivery:
+    """One host's log, as its agent writes it."""
+
+    def __init__(
+        self,
+        log_fd: int,
+        watch: Watch,
+        desk: Desk,
+        bell: Bell,
+        snapshots: SnapshotStore,
+        membership: Membership,
+        host: int,
+        has_buffers: bool,
+        reduce: Callable[[Round, int], None],
+    ) -> None:
+        self._fd, self._watch, self._desk, self._bell = log_fd, watch, desk, bell
+        self._snapshots, self._membership = snapshots, membership
+        self._host, self._has_buffers = host, has_buffers
+        self._reduce = reduce
+        self._progress = desk.progress
+        self.position = os.fstat(log_fd).st_size  #: bytes written
+        self._published: dict[int, tuple[int, list[int]]] = {}  # rank -> place of its last publication, who gets it
+        self._sealed = 0
+        watch.refresh()
+
+    def deliver(self, entry: Entry) -> None:
+        """Writes an entry's records. What an agent before this one had written of them is left as it is."""
+        start = self._progress.position
+        news = self._watch.ledger.news
+        for index, event in enumerate(decode(entry.records)):
+            if start + index * RECORD_BYTES >= self.position:
+                record = entry.records[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]
+                self._deliver(event, record)
+        position = start + len(entry.records)
+        inbox = entry.inbox if entry.host == self._host else self._progress.inbox
+        self._progress = self._desk.progress = Progress(entry.number + 1, position, inbox, entry.chain)
+        if entry.host == self._host or self._watch.ledger.news != news:
+            self._bell.ring()
+
+    @property
+    def entries(self) -> int:
+        """How many are in this host's log."""
+        return self._progress.entries
+
+    def _deliver(self, event: Event, record: bytes) -> None:
+        self._bring(event)
+        was_away = self._host not in self._watch.ledger.hosts.living and event[:2] == (Kind.AGENT, self._host)
+        os.write(self._fd, record)
+        self.position += RECORD_BYTES
+        self._watch.refresh()
+        ledger = self._watch.ledger
+        if was_away:
+            for cargo in current_rows(ledger):
+                self._fetch(cargo)
+        sealed = ledger.reducing
+        if sealed is not None and tag(sealed) != self._sealed:
+            self._sealed = tag(sealed)
+            self._reduce(sealed, ledger.hosts.generation)
+
+    def _bring(self, event: Event) -> None:
+        """Sees to it that what goes with a record is where it is needed."""
+        ledger = self._watch.ledger
+        cargo = cargo_of(event, ledger, self._has_buffers)
+        if cargo is None:
+            return
+        if cargo.source != self._host:
+            if is_for(self._host, event, ledger):
+                self._fetch(cargo)
+            return
+        readers = [host for host in ledger.hosts.living if is_for(host, event, ledger)]
+        if cargo.what == SNAPSHOT:
+            self._until_fetched(self.position, readers)  # its buffer may be written again soon
+            return
+        self._until_fetched(*self._published.get(event.rank, (0, [])))
+        self._published[event.rank] = (self.position, readers)
+
+    def _fetch(self, cargo: Cargo) -> None:
+        if cargo.what == SNAPSHOT:
+            for buffer in cargo.places:
+                self._snapshots.forget(buffer)  # whatever comes: what lies there is of another version
+        self._membership.within_group(
+            lambda transfers: transfers.fetch(cargo, self.position), lambda group: cargo.source in group.hosts
+        )
+
+    def _until_fetched(self, position: int, readers: list[int]) -> None:
+        for host in readers:
+            self._membership.within_group(
+                lambda transfers, host=host: transfers.until_fetched(host, position),  # type: ignore[misc]
+                lambda group, host=host: host in group.hosts,  # type: ignore[misc]
+            )

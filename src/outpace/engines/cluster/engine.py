@@ -1,0 +1,90 @@
+"""The cluster engine: a rank among several hosts. As on one machine, with an agent that writes the log and reduces.
+
+Owns what a rank does when its host was given up by the others: it comes back under a new number, and what it was about
+to say is said again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import Any
+
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from outpace.engines.cluster.desk import Desk
+from outpace.engines.cluster.inbox import Inbox, SentLog
+from outpace.engines.cluster.keeper import Keeper
+from outpace.engines.cluster.orders import Orders
+from outpace.engines.cluster.watch import ClusterWatch
+from outpace.engines.local.arena_engine import ArenaEngine
+from outpace.engines.local.bell import Bell
+from outpace.engines.local.watch import Watch
+from outpace.engines.replicas import T
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.round import Round
+
+_NOT_OF_A_LIFE = (Kind.JOIN, Kind.SEAL, Kind.DEAD)  # may be said by anybody, at any time
+
+
+class ClusterEngine(ArenaEngine):
+    """One rank's way to the others on this host and beyond."""
+
+    def __init__(self, *arguments: Any, name: str, store: Store, **options: Any) -> None:
+        self._name, self._store = name, store  # kept: it may be this process that holds the store
+        self._is_of_another_time = False  # this rank's host was given up and is back, its weights are as they were
+        super().__init__(*arguments, **options)
+
+    def _make_watch(self, timeout_s: float) -> Watch:
+        desk, host, files = Desk(self._memory), self.rules.host_of(self.rank), self._files
+        orders = Orders(
+            name=self._name,
+            host=host,
+            layout=self._memory.layout.sizes(),
+            rules=self.rules.to_dict(),
+            chunks=[(str(c.dtype).removeprefix("torch."), c.offset, c.elements) for c in self._vector.chunks()],
+            tensors=len(self._vector.entries),
+            has_buffers=bool(self._replica.meeting()),
+            max_grad_norm=self._max_grad_norm,
+            timeout_s=timeout_s,
+            fds=files.fds,
+        )
+        keeper = Keeper(orders, desk, self._life, f"[rank {self.rank}, host {host}]")
+        log = SentLog(files.log, Inbox(files.inbox, desk), desk, self.rank)
+        rest = (self._snapshots, Bell(self._memory.word), self._life, self._faults, timeout_s)
+        return ClusterWatch(keeper, self.rank, self.rules, log, *rest, host=host)
+
+    def _reduce(self, sealed: Round) -> bool:
+        """The agents do that."""
+        return False
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """A rank whose host was away takes up the others' weights before it goes on with its own work."""
+        if self._is_of_another_time:
+            self._is_of_another_time = False
+            super().run(self._share_beginning())
+        return super().run(coroutine)
+
+    def _append(self, event: Event) -> str:
+        """What a rank says in the name of a life that the others have given up is said again in the next one."""
+        answer = super()._append(event)
+        while event.kind not in _NOT_OF_A_LIFE and event.rank == self.rank and not self._is_member():
+            self._come_back()
+            event = event._replace(incarnation=self.incarnation)
+            answer = super()._append(event)
+        return answer
+
+    def _assist(self) -> bool:
+        if not self._is_member() and self.incarnation:
+            self._come_back()
+            return True
+        return super()._assist()
+
+    def _is_member(self) -> bool:
+        return self.ledger.members.current(self.rank, self.incarnation) is not None
+
+    def _come_back(self) -> None:
+        """Joins under a new number. Rounds that were reduced without this host are passed over by a snapshot."""
+        self.incarnation = self.ledger.members.by_rank[self.rank].incarnation + 1
+        super()._append(Event(Kind.JOIN, self.rank, self.incarnation))
+        self.steps = max(self.steps, self.ledger.published.shelves[self.rank].first)
+        self._is_of_another_time = self.rules.publishes is not None

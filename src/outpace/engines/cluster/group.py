@@ -1,0 +1,130 @@
+"""The agents of one generation, connected. Owns the c10d backend they talk through, and their common clock.
+
+A backend that has lost one member is of no use to the others, so that every generation has one of its own. Nothing here
+can be cancelled: an operation of an old group is left to itself, and must not write where anybody reads.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import Store  # type: ignore[attr-defined]
+
+from outpace.errors import OutpaceError
+
+BACKEND = "OUTPACE_BACKEND"  #: which c10d backend joins the agents, if not Gloo
+_CLOCK_TRIALS = 5
+_POLL_S, _LONGEST_POLL_S = 0.00005, 0.002
+
+T = TypeVar("T")
+
+
+class Abandoned(Exception):
+    """Another generation has begun: whatever was under way in this one is void."""
+
+
+class Group:
+    """The living hosts' agents. Blocks until all of them are here."""
+
+    def __init__(
+        self, backend: str, store: Store, address: str, hosts: Sequence[int], host: int, timeout_s: float
+    ) -> None:
+        self.hosts, self.host = tuple(hosts), host
+        self._places = {its: place for place, its in enumerate(self.hosts)}
+        self._all: Any = None
+        if len(self.hosts) > 1:
+            self._all = _connect(backend, store, address, self._places[host], len(self.hosts), timeout_s)
+        self.is_over = False  #: another generation has begun
+        self._fetching = ThreadPoolExecutor(1, "fetch")
+
+    def add_up(self, tensor: torch.Tensor, largest: bool = False) -> Any:
+        """Begins to make a tensor the sum, or the largest, of all hosts' ones, in place. None where it is that."""
+        if self._all is None:
+            return None
+        options: Any = dist.AllreduceOptions()
+        options.reduceOp = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
+        return self._all.allreduce([tensor], options)
+
+    def end(self, work: Any) -> None:
+        """Waits for what was begun, unless the group is over."""
+        pause = _POLL_S
+        while work is not None and not work.is_completed():
+            if self.is_over:
+                raise Abandoned
+            time.sleep(pause)
+            pause = min(_LONGEST_POLL_S, 1.5 * pause)
+        if work is not None:
+            work.wait()
+
+    def exchange(self, numbers: Sequence[int]) -> dict[int, list[int]]:
+        """Every host's numbers."""
+        mine = torch.tensor(numbers, dtype=torch.int64)
+        found = [torch.zeros_like(mine) for _ in self.hosts]
+        if self._all is None:
+            found = [mine]
+        else:
+            self.end(self._all.allgather([found], [mine]))
+        return {host: numbers.tolist() for host, numbers in zip(self.hosts, found, strict=True)}
+
+    def exchange_bytes(self, mine: Sequence[bytes]) -> list[bytes]:
+        """Gives each host, in order, what is for it, and returns what each had for this one."""
+        sizes = self.exchange([len(part) for part in mine])
+        place = self._places[self.host]
+        theirs = [sizes[host][place] for host in self.hosts]
+        if self._all is None:
+            return list(mine)
+        sent = torch.frombuffer(bytearray(b"".join(mine)) or bytearray(1), dtype=torch.uint8)[: sum(map(len, mine))]
+        got = torch.empty(sum(theirs), dtype=torch.uint8)
+        self.end(self._all.alltoall_base(got, sent, theirs, [len(part) for part in mine]))
+        return [bytes(part.numpy()) for part in torch.split(got, theirs)]
+
+    def send(self, tensor: torch.Tensor, host: int, tag: int) -> None:
+        """Blocks until the host takes it."""
+        self._all.send([tensor], self._places[host], tag).wait()
+
+    def receive(self, tensor: torch.Tensor, host: int, tag: int) -> None:
+        """Blocks until it is here."""
+        self._all.recv([tensor], self._places[host], tag).wait()
+
+    def fetch(self, how: Callable[[], T]) -> T:
+        """Runs something that blocks, one at a time, unless the group is over."""
+        running: Future[T] = self._fetching.submit(how)
+        while True:
+            try:
+                return running.result(0.02)
+            except NotYet:
+                if self.is_over:
+                    raise Abandoned from None
+
+    def clock_ns(self, offset: int) -> int:
+        """What must be added to this host's clock to show the first host's, whose own offset is what it says.
+
+        All call this together. The shortest of a few exchanges is off by no more than it took.
+        """
+        best = (1 << 62, offset)
+        for _ in range(_CLOCK_TRIALS):
+            before = time.monotonic_ns()
+            times = self.exchange([before + offset])
+            after = time.monotonic_ns()
+            best = min(best, (after - before, times[self.hosts[0]][0] - (before + after) // 2))
+        return offset if self.host == self.hosts[0] else best[1]
+
+
+def _connect(backend: str, store: Store, address: str, place: int, count: int, timeout_s: float) -> Any:
+    timeout = timedelta(seconds=timeout_s)
+    if backend == "gloo":
+        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._timeout = timeout
+        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
+        return dist.ProcessGroupGloo(store, place, count, options)
+    plugin = dist.Backend._plugins.get(backend.upper())
+    if plugin is None:
+        raise OutpaceError(f"{BACKEND}={backend} is not a backend that torch.distributed knows here; use gloo")
+    return plugin.creator_fn(store, place, count, timeout)

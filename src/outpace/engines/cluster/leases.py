@@ -1,0 +1,56 @@
+"""Which hosts are still there: each writes a number into the store that grows. Owns the counting, decides by silence.
+
+No clock of another host is looked at. A host that was cut off finds that the others went on; one that only was slow
+finds that nobody minded.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from outpace.engines.cluster.sealing import seal, unseal
+
+
+class Leases:
+    """One host's view of all hosts' signs of life."""
+
+    def __init__(self, store: Any, prefix: str, key: bytes, host: int, lease_s: float) -> None:
+        self._store, self._prefix, self._key, self._host = store, prefix, key, host
+        self._lease_s = lease_s
+        self._seen: dict[int, tuple[int, float]] = {}  # host -> its number, and when it last grew
+        self._beats = 0
+        self._entries: dict[int, int] = {}
+
+    def beat(self, entries: int) -> None:
+        """Says that this host is there, and how many entries of the log it has."""
+        self._beats += 1
+        place = self._at(self._host)
+        value = self._beats.to_bytes(8, "little") + entries.to_bytes(8, "little")
+        self._store.set(place, seal(self._key, place, value))
+
+    def silent(self, hosts: list[int]) -> list[int]:
+        """Those of these hosts that have been silent for a lease."""
+        others = [host for host in hosts if host != self._host]
+        began = time.monotonic()
+        there = [host for host in others if self._store.check([self._at(host)])]
+        values = self._store.multi_get([self._at(host) for host in there]) if there else []
+        now = time.monotonic()
+        for host, sealed in zip(there, values, strict=True):
+            value = unseal(self._key, self._at(host), sealed)
+            beats = int.from_bytes(value[:8], "little")
+            if self._seen.get(host, (-1, 0.0))[0] != beats:
+                self._seen[host] = (beats, now)
+            self._entries[host] = int.from_bytes(value[8:], "little")
+        if now - began > self._lease_s / 2:  # it is this host that was away: begin anew
+            self._seen = {host: (beats, now) for host, (beats, _) in self._seen.items()}
+        for host in others:
+            self._seen.setdefault(host, (-1, now))
+        return [host for host in others if now - self._seen[host][1] > self._lease_s]
+
+    def had_by_all(self, hosts: list[int], mine: int) -> int:
+        """How many entries of the log all of these hosts have."""
+        return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])
+
+    def _at(self, host: int) -> str:
+        return f"{self._prefix}/alive/{host}"

@@ -1,0 +1,23 @@
+"""The user's one bound, and what follows from it."""
+
+from __future__ import annotations
+
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 15.0
+
+
+def lease_s(timeout_s: float) -> float:
+    """How long a host may be silent before the others give it up: a tenth of what a rank would wait.
+
+    Longer than an agent takes to be started again, shorter than anybody likes to stand still.
+    """
+    return min(LONGEST_LEASE_S, max(SHORTEST_LEASE_S, timeout_s / 10))
+
+
+def beat_s(timeout_s: float) -> float:
+    """How often a host says that it is there."""
+    return lease_s(timeout_s) / 8
+
+
+def group_s(timeout_s: float) -> float:
+    """How long connections between agents may be silent. Beyond the lease, which decides who is waited for."""
+    return max(timeout_s, 4 * lease_s(timeout_s))

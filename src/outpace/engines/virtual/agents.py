@@ -1,0 +1,219 @@
+"""What is between the hosts of a simulated cluster: an agent on each, one store with the log, a link to each host.
+
+Owns queues, and thereby what is late because others were first: entries at the store, rows on a host's link. Agents
+carry what ranks say and never look into it. A world on one host has no agents.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from outpace.engines.virtual.clock import Action, Clock, Waiters
+from outpace.engines.virtual.network import Network
+
+READ_MESSAGES = 3  #: from an entry to its reader: torch's `get` is told that the key is there, asks for it, is answered
+
+
+@dataclass(frozen=True)
+class Load:
+    """What store and links had to do in some time."""
+
+    seconds: float
+    rounds: int = 0  #: that were reduced
+    events: int = 0  #: that ranks and agents said
+    entries: int = 0  #: of the log: events that one agent had together are one
+    lost: int = 0  #: attempts at an entry that another agent was first to write
+    gets: int = 0
+    store_busy_s: float = 0.0
+    link_busy_s: float = 0.0  #: the busiest link's busiest direction
+    commit_s: float = 0.0  #: from saying an event until it is in the log, in the mean
+
+    @property
+    def ops(self) -> int:
+        """What the store was asked."""
+        return self.entries + self.lost + self.gets
+
+    @property
+    def ops_per_s(self) -> float:
+        """What the store was asked in a second."""
+        return self.ops / self.seconds if self.seconds else 0.0
+
+    @property
+    def store_share(self) -> float:
+        """Share of the time that the store was busy."""
+        return self.store_busy_s / self.seconds if self.seconds else 0.0
+
+    @property
+    def link_share(self) -> float:
+        """Share of the time that the busiest link was busy."""
+        return self.link_busy_s / self.seconds if self.seconds else 0.0
+
+
+class Store:
+    """One server that answers in the order of the questions, with the log in it."""
+
+    def __init__(self, clock: Clock, network: Network, hosts: int) -> None:
+        self.entries, self.lost, self.busy_ns = 0, 0, 0
+        self._clock = clock
+        self._message_ns = round(network.message_s * 1e9)
+        self._set_ns = round(network.store_set_us * 1e3)
+        self._gets_ns = round(network.store_get_us * 1e3 * hosts)
+        self._free_ns = 0  # when everything it was asked is answered
+        self._unread: deque[int] = deque()  # when each of the last entries will have been read by all
+        self._read = 0  # entries that all agents have read
+
+    def known(self) -> int:
+        """Entries that all agents have read by now."""
+        while self._unread and self._unread[0] <= self._clock.now_ns:
+            self._unread.popleft()
+            self._read += 1
+        return self._read
+
+    def compare_set(self, number: int) -> tuple[bool, int, int]:
+        """Whether an entry of this number is the first, when its agent hears of it, and when all have read it.
+
+        Questions are as long on their way as each other, so that what is asked now is decided by what was asked before.
+        """
+        heard_ns = self._serve(self._set_ns) + self._message_ns
+        if number < self.entries:
+            self.lost += 1
+            return False, heard_ns, 0
+        self.entries += 1
+        read_ns = self._serve(self._gets_ns) + READ_MESSAGES * self._message_ns
+        self._unread.append(read_ns)
+        return True, heard_ns, read_ns
+
+    def busy_until_now_ns(self) -> int:
+        """How long it has been busy."""
+        return self.busy_ns - max(0, self._free_ns - self._clock.now_ns)
+
+    def _serve(self, service_ns: int) -> int:
+        self._free_ns = max(self._free_ns, self._clock.now_ns + self._message_ns) + service_ns
+        self.busy_ns += service_ns
+        return self._free_ns
+
+
+class Agents:
+    """One agent on each host. What comes while it commits an entry waits for its next one."""
+
+    def __init__(self, clock: Clock, network: Network, world: int, payload_bytes: int) -> None:
+        self.store = Store(clock, network, network.hosts(world))
+        self._clock = clock
+        self._network = network
+        self._hosts = range(network.hosts(world))
+        self._inboxes: list[list[tuple[int, Action]]] = [[] for _ in self._hosts]  # when it was said, what it does
+        self._committing = [False for _ in self._hosts]
+        self._known = [0 for _ in self._hosts]  # entries that an agent has read, or lost against
+        self._read_ns = 0  # when all will have read what was committed last
+        self._events, self._commit_ns = 0, 0
+        self._message_ns = round(network.message_s * 1e9)
+        self._row_ns = round(network.transfer_s(payload_bytes) * 1e9)
+        self._ring_ns = round(network.ring_share(len(self._hosts)) * network.transfer_s(payload_bytes) * 1e9)
+        self._sent_ns, self._received_ns = ([0 for _ in self._hosts] for _ in range(2))  # when each link is free
+        self._rows_sent, self._rows_received = ([0 for _ in self._hosts] for _ in range(2))
+        self._rounds = 0
+        self._rows_there_ns = [0] * world  # when the row a rank sent last is with all its readers
+
+    # -- the log ---------------------------------------------------------------------------------------------------
+
+    def commit(self, rank: int) -> Waiters:
+        """Where to wait until what this rank says now is in the log."""
+        waiters: Waiters = []
+        self.post(rank, partial(self._clock.wake, waiters))
+        return waiters
+
+    def post(self, rank: int, action: Action) -> None:
+        """A rank says something. The action is called when it is in the log."""
+        self._post(self._network.host_of(rank), action)
+
+    def post_of_all(self, action: Action) -> None:
+        """Every agent says it. The action is called when the last one's is in the log."""
+        self._rounds += 1
+        left = len(self._hosts)
+
+        def one_is_in() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                action()
+
+        for host in self._hosts:
+            self._post(host, one_is_in)
+
+    def notice_ns(self) -> int:
+        """From now until every host knows what was committed last."""
+        return max(0, self._read_ns - self._clock.now_ns)
+
+    def _post(self, host: int, action: Action) -> None:
+        self._inboxes[host].append((self._clock.now_ns, action))
+        if not self._committing[host]:
+            self._committing[host] = True
+            self._clock.after(0, partial(self._begin, host))  # what is said at the same time goes with it
+
+    def _begin(self, host: int) -> None:
+        batch, self._inboxes[host] = self._inboxes[host], []
+        self._attempt(host, batch)
+
+    def _attempt(self, host: int, batch: list[tuple[int, Action]]) -> None:
+        number = max(self._known[host], self.store.known())
+        is_first, heard_ns, read_ns = self.store.compare_set(number)
+        self._known[host] = number + 1  # its own entry, or the one it lost against
+        then = partial(self._end, host, batch, read_ns) if is_first else partial(self._attempt, host, batch)
+        self._clock.at(heard_ns, then)
+
+    def _end(self, host: int, batch: list[tuple[int, Action]], read_ns: int) -> None:
+        self._read_ns = max(self._read_ns, read_ns)
+        for said_ns, action in batch:
+            self._events += 1
+            self._commit_ns += self._clock.now_ns - said_ns
+            action()
+        if self._inboxes[host]:
+            self._begin(host)
+        else:
+            self._committing[host] = False
+
+    # -- rows ------------------------------------------------------------------------------------------------------
+
+    def send(self, rank: int, readers: Collection[int] = ()) -> None:
+        """Sends a rank's row to the hosts of its readers, or to all, one after the other."""
+        own = self._network.host_of(rank)
+        there_ns = now = self._clock.now_ns
+        for host in self._others(own, readers):
+            begin_ns = max(self._sent_ns[own], now)
+            self._sent_ns[own] = begin_ns + self._row_ns
+            self._received_ns[host] = max(self._received_ns[host], begin_ns) + self._row_ns
+            self._rows_sent[own] += 1
+            self._rows_received[host] += 1
+            there_ns = max(there_ns, self._received_ns[host] + self._message_ns)
+        self._rows_there_ns[rank] = there_ns
+
+    def rows_there_in_ns(self, ranks: Iterable[int]) -> int:
+        """From now until the rows that these ranks sent last are with all their readers."""
+        return max(0, max(map(self._rows_there_ns.__getitem__, ranks), default=0) - self._clock.now_ns)
+
+    def _others(self, own: int, readers: Collection[int]) -> Iterable[int]:
+        """Whom a row goes to, beginning behind its own host, so that not all send to the same one first."""
+        hosts = len(self._hosts)
+        if not readers:
+            return ((own + offset) % hosts for offset in range(1, hosts))
+        return sorted({self._network.host_of(reader) for reader in readers} - {own}, key=lambda h: (h - own) % hosts)
+
+    # -- figures ---------------------------------------------------------------------------------------------------
+
+    def load(self) -> Load:
+        """What store and links had to do until now."""
+        rows = max(*self._rows_sent, *self._rows_received)
+        return Load(
+            seconds=self._clock.now_ns / 1e9,
+            rounds=self._rounds,
+            events=self._events,
+            entries=self.store.entries,
+            lost=self.store.lost,
+            gets=self.store.entries * len(self._hosts),
+            store_busy_s=self.store.busy_until_now_ns() / 1e9,
+            link_busy_s=min(self._clock.now_ns, rows * self._row_ns + self._rounds * self._ring_ns) / 1e9,
+            commit_s=self._commit_ns / 1e9 / max(1, self._events),
+        )

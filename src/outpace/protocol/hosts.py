@@ -1,0 +1,84 @@
+"""The hosts of a run and the group their agents form. Owns who takes part between hosts; decides nothing about ranks.
+
+Every agent that begins, and every host that is given up, makes a new generation of the group: connections of an older
+one are of no use any more. A world on one machine is one host that is always there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from outpace.protocol.rules import Rules
+
+_BITS = 52  #: whole numbers of so many bits pass through a float unchanged
+
+
+class Hosts:
+    """Which hosts take part after some prefix of the log."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.of = rules.hosts or (0,) * rules.world  #: the host of each rank
+        self.count = max(self.of) + 1
+        self.generation = 0
+        self.living: set[int] = set() if rules.hosts else {0}
+        self.serials: dict[int, int] = {}  #: host -> which of its agents is at work
+        self.begins: dict[int, int] = {}  #: host -> the first round whose result it has; it was given up before
+        self._gone: set[int] = set()
+
+    def ranks(self, host: int) -> list[int]:
+        """Of that host."""
+        return [rank for rank, its in enumerate(self.of) if its == host]
+
+    def enter(self, host: int, serial: int, complete: int) -> bool:
+        """An agent begins. False for one that is known. A host that was given up has missed all rounds so far."""
+        if serial <= self.serials.get(host, 0) or not 0 <= host < self.count:
+            return False
+        self.serials[host] = serial
+        self.living.add(host)
+        self.generation += 1
+        if host in self._gone:
+            self._gone.discard(host)
+            self.begins[host] = complete
+        return True
+
+    def give_up(self, host: int, serial: int) -> bool:
+        """A host is gone. False if another agent of it has begun meanwhile."""
+        if host not in self.living or serial != self.serials.get(host):
+            return False
+        self.living.discard(host)
+        self._gone.add(host)
+        self.generation += 1
+        return True
+
+    def to_state(self) -> list[Any]:
+        """Plain values for a snapshot."""
+        return [
+            self.generation,
+            sorted(self.living),
+            sorted(self.serials.items()),
+            sorted(self.begins.items()),
+            sorted(self._gone),
+        ]
+
+    @classmethod
+    def from_state(cls, rules: Rules, state: list[Any]) -> Hosts:
+        """The inverse of `to_state`."""
+        hosts = cls(rules)
+        hosts.generation, living, serials, begins, gone = state
+        hosts.living, hosts.serials, hosts.begins, hosts._gone = set(living), dict(serials), dict(begins), set(gone)
+        return hosts
+
+
+def address(rules: Rules, readers: Iterable[int]) -> float:
+    """The hosts of these ranks as one number, for a record. 0 stands for all, as does no reader at all.
+
+    >>> address(Rules(4, hosts=(0, 0, 1, 2)), [1, 3])
+    5.0
+    """
+    return float(sum(1 << bit for bit in {rules.hosts[rank] % _BITS for rank in readers})) if rules.hosts else 0.0
+
+
+def is_addressed(number: float, host: int) -> bool:
+    """Whether this host is meant. Where there are more hosts than bits, some that are not meant are, too."""
+    return not number or bool(int(number) >> host % _BITS & 1)
