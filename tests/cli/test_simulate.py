@@ -279,3 +279,55 @@ def test_ctrl_c_in_a_real_process():
     found = json.loads(out)
     assert found["interrupted"] is True
     assert [run["strategy"] for run in found["strategies"]] == ["allreduce"]
+
+
+# -- hosts -------------------------------------------------------------------------------------------------------------
+
+
+def test_hosts_are_so_many_times_their_ranks_with_a_store_between_them(capsys):
+    found = document(capsys, "--hosts", "3", "--steps", "5", "--network", "cluster:ranks_per_host=2")
+    assert found["settings"]["ranks"] == 6
+    for run in found["strategies"]:
+        load = run["load"]
+        assert load["store_ops"] == load["log_entries"] * (1 + 3) + load["lost_races"]
+        assert load["store_ops_per_s"] == pytest.approx(load["store_ops"] / run["seconds"])
+        assert load["store_ops_per_round"] >= 2 * 3 * (1 + 3)
+        assert 0 < load["store_busy_share"] < 1
+        assert 0 < load["busiest_link_share"] < 1
+        assert load["commit_ms"] > 0
+
+
+def test_hosts_alone_are_a_cluster_of_eight_ranks_each(capsys):
+    found = document(capsys, "--hosts", "2", "--steps", "3", "--strategy", "allreduce")
+    assert (found["settings"]["ranks"], found["settings"]["network"]) == (16, "cluster")
+    assert document(capsys, *shlex.split(found["command"])[2:]) == found
+
+
+def test_one_host_has_no_store_to_report(capsys):
+    found = document(capsys, "--hosts", "1", "--steps", "3", "--strategy", "allreduce")
+    assert found["settings"]["ranks"] == 8
+    assert "load" not in found["strategies"][0]
+
+
+def test_the_stores_load_is_in_the_report(capsys):
+    assert main(["simulate", "--hosts", "2", "--steps", "3", "--strategy", "allreduce"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for words in ("at least", "on 2 hosts", "us for a compare_set", "operations a round", "the busiest link"):
+        assert words in text
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--hosts", "0"], "'0' must be a whole number, at least 1"),
+        (["--hosts", "2", "--ranks", "8"], "not allowed with argument"),
+        (["--hosts", "2", "--network", "host"], "as in --network host:ranks_per_host=8"),
+        (["--hosts", "2", "--network", "zero:gbps=1"], "as in --network zero:gbps=1,ranks_per_host=8"),
+        (["--hosts", "100000"], "more than is simulated here"),
+    ],
+)
+def test_wrong_hosts_are_answered_in_one_line(capsys, options, words):
+    code, lines = complaint(capsys, *options)
+    assert code == 2
+    assert len(lines) == 1
+    assert words in lines[0]

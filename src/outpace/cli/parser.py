@@ -65,10 +65,16 @@ def name_list(text: str) -> list[str]:
     return names
 
 
-def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[str], **helps: str) -> None:
-    """The options that comparisons share. `usual` has their defaults, `helps` what some of them mean here."""
-    option = parser.add_argument
-    option("--ranks", type=at_least_one, default=usual.ranks, metavar="N", help=f"{helps['ranks']} (%(default)s)")
+def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[str], **helps: str) -> Any:
+    """The options that comparisons share. `usual` has their defaults, `helps` what some of them mean here.
+
+    Returns the group that --ranks is in, for an option that says the same in other words.
+    """
+    option, size = parser.add_argument, parser.add_mutually_exclusive_group()
+    default = str(usual.ranks)  # as text: else argparse took the same number, typed, for the default
+    size.add_argument(
+        "--ranks", type=at_least_one, default=default, metavar="N", help=f"{helps['ranks']} (%(default)s)"
+    )
     option(
         "--compute-ms",
         type=milliseconds,
@@ -99,6 +105,7 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
     )
     option("--seed", type=int, default=usual.seed, metavar="N", help=f"{helps['seed']} (%(default)s)")
     option("--json", action="store_true", help="print one JSON document instead of a table")
+    return size
 
 
 def paragraph(text: str, first: str = "", others: str = "") -> str:

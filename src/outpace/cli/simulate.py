@@ -11,7 +11,7 @@ from typing import Any
 from outpace.cli.parser import add_settings, at_least_one, listing, megabytes, milliseconds, paragraph
 from outpace.cli.progress import ShowStep, watcher
 from outpace.cli.simulate_report import SYSTEMS, USUAL, Comparison, figure, print_report, to_json
-from outpace.engines.virtual.network import NETWORKS
+from outpace.engines.virtual.network import NETWORKS, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
 from outpace.simulation import BASELINE, Scenario, Timing, full_round_s, simulate_timing, simulate_training
@@ -24,7 +24,8 @@ DESCRIPTION = """
 Runs strategies through a cluster that you describe, in simulated time, and shows which would be faster and who would
 wait. Nothing is sent, and without --workload nothing is computed: a step takes what --compute-ms and --imbalance say, a
 round what --network makes of --payload-mb (LogGP: latency, overhead and gap per byte, between hosts and inside of
-them). The strategies are the very code that trains for real, and so is every decision on who is in which round.
+them). The strategies are the very code that trains for real, and so is every decision on who is in which round. On a
+cluster (--hosts) what ranks say goes through a store, as with torchrun on several hosts: then its load is shown, too.
 """
 EPILOG = "Options go behind the name: --imbalance slow:k=2,factor=3 --network ethernet:gbps=100,ranks_per_host=4"
 
@@ -34,7 +35,10 @@ ABOUT_NETWORKS = {
     "fixed": "A round takes the same time, whatever its size.",
     "ethernet": "Servers, with Ethernet between them.",
     "infiniband": "Servers, with InfiniBand between them.",
+    "cluster": "Ethernet as outpace uses it itself: the log in one of torch's stores, a ring for sums, and rows that "
+    "are sent when they are published.",
 }
+ON_HOSTS = "cluster"  #: the network, unless one asks for another
 LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits
 
 
@@ -52,7 +56,7 @@ def add(commands: Any) -> None:
         epilog="\n\n".join((*lists, paragraph(EPILOG))),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add_settings(
+    size = add_settings(
         parser,
         USUAL,
         SYSTEMS,
@@ -60,6 +64,13 @@ def add(commands: Any) -> None:
         compute="computing of a step, undisturbed",
         strategies=f"what to compare, between commas; {BASELINE} always runs, as the baseline",
         seed="of imbalance and workload",
+    )
+    size.add_argument(
+        "--hosts",
+        type=at_least_one,
+        metavar="N",
+        help=f"instead of --ranks: simulated hosts, each with the network's ranks_per_host; the network is {ON_HOSTS} "
+        "unless you say another",
     )
     option = parser.add_argument
     option(
@@ -71,7 +82,7 @@ def add(commands: Any) -> None:
     )
     option("--own-steps", action="store_true", help="no pool: every rank makes exactly as many steps")
     option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
-    option("--network", default=USUAL.network, metavar="NAME", help="what links the ranks (%(default)s)")
+    option("--network", metavar="NAME", help=f"what links the ranks ({USUAL.network}; {ON_HOSTS} with --hosts)")
     option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help="optimizer step (%(default)g)")
     known = ", ".join(workload_names())
     option("--workload", metavar="NAME", help=f"also train this in simulated time, and show its loss: {known}")
@@ -103,7 +114,8 @@ def _checked(arguments: argparse.Namespace) -> Comparison:
 def _scenario(arguments: argparse.Namespace) -> Scenario:
     """What the options describe, if it can be simulated."""
     try:
-        scenario = Scenario(**{option.name: getattr(arguments, option.name) for option in fields(Scenario)})
+        given = {option.name: getattr(arguments, option.name) for option in fields(Scenario)}
+        scenario = Scenario(**{**given, **_size(arguments)})
         compute_ns = max(scenario.compute_ns(rank)(0) for rank in range(scenario.ranks))
         longest_ns = scenario.steps * (compute_ns + full_round_s(scenario) * 1e9 + scenario.apply_ms * 1e6)
     except OverflowError:
@@ -115,6 +127,21 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
             "--steps 2 or more, or --own-steps"
         )
     return scenario
+
+
+def _size(arguments: argparse.Namespace) -> dict[str, Any]:
+    """How many ranks there are, and what links them."""
+    if arguments.hosts is None:
+        return {"network": arguments.network or USUAL.network}
+    name = arguments.network or ON_HOSTS
+    each = network(name).ranks_per_host
+    if not each:
+        option = "," if ":" in name else ":"
+        raise InvalidRules(
+            f"--hosts {arguments.hosts} --network {name}: this network has all ranks on one host. Say how many each "
+            f"has, as in --network {name}{option}ranks_per_host=8, or leave --hosts out"
+        )
+    return {"network": name, "ranks": arguments.hosts * each}
 
 
 def _check_length(longest_ns: float) -> None:

@@ -13,6 +13,7 @@ from rich import box
 from rich.table import Table
 
 from outpace.cli.comparison import ComparisonBase, replay
+from outpace.engines.virtual.agents import Load
 from outpace.simulation import BASELINE, Scenario, Standing, Timing, Training, full_round_s
 from outpace.workloads import workload
 from outpace.workloads.base import LOSS
@@ -90,6 +91,7 @@ def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
         "dropped_share": 1 - run.applied_share,
         "slowest_share": run.share(standing.slowest),
         "digest": run.digest,
+        **({} if run.load is None else {"load": _load_json(run, run.load)}),
         **trained,
         "ranks": [
             {
@@ -102,6 +104,20 @@ def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
             }
             for rank, tally in enumerate(run.tallies)
         ],
+    }
+
+
+def _load_json(run: Timing, load: Load) -> dict[str, Any]:
+    return {
+        "events": load.events,
+        "log_entries": load.entries,
+        "lost_races": load.lost,
+        "store_ops": load.ops,
+        "store_ops_per_round": _finite(run.store_ops_per_round),
+        "store_ops_per_s": load.ops_per_s,
+        "store_busy_share": load.store_share,
+        "busiest_link_share": load.link_share,
+        "commit_ms": load.commit_s * 1000,
     }
 
 
@@ -171,13 +187,32 @@ def _notes(comparison: Comparison) -> dict[str, str]:
         "steps": f"{s.steps:,} by every rank; measured until the last one ends"
         if s.own_steps
         else f"{s.ranks * s.steps:,} in one pool: whoever is free takes the next; measured until the last one begins",
-        "network": f"a round of all ranks takes {figure(full_round_s(s) * 1000)} ms, for {s.payload_mb:g} MB on "
-        f"{_count(s.links.hosts(s.ranks), 'host')}",
+        "network": f"a round of all ranks takes {'at least ' if s.links.has_store(s.ranks) else ''}"
+        f"{figure(full_round_s(s) * 1000)} ms, for {s.payload_mb:g} MB on {_count(s.links.hosts(s.ranks), 'host')}",
+        **({"store": _about_load(comparison)} if s.links.has_store(s.ranks) else {}),
         **column_notes(comparison.standing),
     }
     if comparison.workload is not None:
         notes["loss"] = _about_loss(comparison.workload, s.seed)
     return notes
+
+
+def _about_load(comparison: Comparison) -> str:
+    """What the store and the links have to do, a line for each strategy."""
+    links = comparison.settings.links
+    lines = [
+        f"the log is in one, which works {links.store_set_us:g} us for a compare_set and {links.store_get_us:g} us for "
+        "a get; every host reads every entry, and who is second to write one tries the next"
+    ]
+    for run in comparison.outcomes:
+        if run.load is not None:
+            load = run.load
+            lines.append(
+                f"{comparison.title(run.strategy)}: {figure(run.store_ops_per_round)} operations a "
+                f"{'round' if load.rounds else 'step'}, {figure(load.ops_per_s)}/s; busy {load.store_share:.0%} of the "
+                f"time, the busiest link {load.link_share:.0%}; in the log after {figure(load.commit_s * 1000)} ms"
+            )
+    return "\n".join(lines)
 
 
 def column_notes(standing: Standing) -> dict[str, str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from outpace.engines.base import Work as Contribution
+from outpace.engines.virtual.agents import Load
 from outpace.engines.virtual.clock import Task
 from outpace.engines.virtual.engine import VirtualEngine
 from outpace.engines.virtual.world import World
@@ -42,6 +43,14 @@ class Timing:
     waited_s: tuple[float, ...]  #: in that time, by each rank
     tallies: tuple[Tally, ...]  #: what became of each rank's contributions
     digest: str  #: of the log
+    load: Load | None = field(default=None, kw_only=True)  #: of store and links in that time, where there is a store
+
+    @property
+    def store_ops_per_round(self) -> float:
+        """What the store was asked for a round, or for a step of every rank where there are no rounds."""
+        if self.load is None:
+            return 0.0
+        return self.load.ops / (self.load.rounds or self.steps / len(self.tallies) or float("nan"))
 
     @property
     def applied_share(self) -> float:
@@ -113,6 +122,7 @@ class Run(ABC, Generic[E]):
         self._end_ns = 0  # when the figures were taken
         self._made: float = 0  # steps until then
         self._waited_s = [0.0] * scenario.ranks  # until then
+        self._load: Load | None = None  # until then
         if watch is not None:
             world.on_event.append(watch)
 
@@ -148,6 +158,7 @@ class Run(ABC, Generic[E]):
             waited_s=tuple(self._waited_s),
             tallies=tallies,
             digest=self._world.digest,
+            load=self._load,
         )
 
     def _check_ended(self, tasks: list[Task]) -> None:
@@ -171,6 +182,7 @@ class Run(ABC, Generic[E]):
         if own_steps:
             self._end_ns, self._made = self._world.clock.now_ns, self._done / self._work.parts
             self._waited_s[engine.rank] = engine.waited_s
+            self._load = self._world.load()
         await self._leave(engine)
 
     def _take(self, engine: E) -> bool:
@@ -231,6 +243,7 @@ class Run(ABC, Generic[E]):
         self._end_ns = self._world.clock.now_ns
         self._made = (self._done + sum(map(self._part, self._engines))) / self._work.parts
         self._waited_s = [engine.waited_s for engine in self._engines]
+        self._load = self._world.load()
 
     def _part(self, engine: E) -> float:
         """How far this rank is in the step it computes."""

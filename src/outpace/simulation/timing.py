@@ -73,7 +73,10 @@ def mean_compute_s(scenario: Scenario) -> list[float]:
 
 
 def full_round_s(scenario: Scenario) -> float:
-    """What a round of all ranks costs, from the last one's gradients being ready until everybody has the result."""
+    """What a round of all ranks costs, from the last one's gradients being ready until everybody has the result.
+
+    With a store it is the least: nobody is in anybody's way there.
+    """
     links, world, payload = scenario.links, scenario.ranks, scenario.payload_bytes
     known = links.arrive_ns(world, payload) + links.reduce_ns(world, range(world), payload)
-    return known / 1e9 + links.notice_s(world)
+    return known / 1e9 + links.end_s(world)

@@ -14,7 +14,7 @@ from functools import partial
 from outpace.engines.virtual.clock import Action, Clock, Waiters
 from outpace.engines.virtual.network import Network
 
-READ_MESSAGES = 3  #: from an entry to its reader: torch's `get` is told that the key is there, asks for it, is answered
+READ_MESSAGES = 5  #: from an entry to its reader: told that the key is there, it asks whether it is, and for its value
 
 
 @dataclass(frozen=True)
@@ -151,18 +151,18 @@ class Agents:
         self._inboxes[host].append((self._clock.now_ns, action))
         if not self._committing[host]:
             self._committing[host] = True
-            self._clock.after(0, partial(self._begin, host))  # what is said at the same time goes with it
+            self._clock.after(0, partial(self._attempt, host))  # what is said at the same time goes with it
 
-    def _begin(self, host: int) -> None:
-        batch, self._inboxes[host] = self._inboxes[host], []
-        self._attempt(host, batch)
-
-    def _attempt(self, host: int, batch: list[tuple[int, Action]]) -> None:
+    def _attempt(self, host: int) -> None:
+        """Asks for the next entry with all that lies in the inbox; who loses comes again with what there is by then."""
         number = max(self._known[host], self.store.known())
         is_first, heard_ns, read_ns = self.store.compare_set(number)
         self._known[host] = number + 1  # its own entry, or the one it lost against
-        then = partial(self._end, host, batch, read_ns) if is_first else partial(self._attempt, host, batch)
-        self._clock.at(heard_ns, then)
+        if is_first:
+            batch, self._inboxes[host] = self._inboxes[host], []
+            self._clock.at(heard_ns, partial(self._end, host, batch, read_ns))
+        else:
+            self._clock.at(heard_ns, partial(self._attempt, host))
 
     def _end(self, host: int, batch: list[tuple[int, Action]], read_ns: int) -> None:
         self._read_ns = max(self._read_ns, read_ns)
@@ -171,7 +171,7 @@ class Agents:
             self._commit_ns += self._clock.now_ns - said_ns
             action()
         if self._inboxes[host]:
-            self._begin(host)
+            self._attempt(host)
         else:
             self._committing[host] = False
 

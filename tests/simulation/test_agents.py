@@ -1,0 +1,213 @@
+"""Several hosts with a store between them: what the log and published rows cost there."""
+
+from __future__ import annotations
+
+import pytest
+
+from outpace.engines.virtual.agents import Agents, Load
+from outpace.engines.virtual.clock import Clock
+from outpace.engines.virtual.network import network
+from outpace.simulation import Scenario, Timing, full_round_s, simulate_timing, simulate_training
+from outpace.strategies import table as strategies
+from outpace.workloads import workload
+
+MB = 1_000_000
+#: Only the store costs anything: 1 ms to write, 0.1 ms to read.
+STORE = "zero:ranks_per_host={},store_set_us=1000,store_get_us=100"
+UNEVEN = "exponential:mean_ms=60"
+
+
+def run(strategy: str, hosts: int, each: int = 1, steps: int = 5, **options: object) -> Timing:
+    given = {"network": STORE.format(each), "own_steps": True, **options}
+    return simulate_timing(strategy, Scenario(hosts * each, steps, **given))  # type: ignore[arg-type]
+
+
+def load_of(timing: Timing) -> Load:
+    assert timing.load is not None
+    return timing.load
+
+
+def agents(spec: str, world: int, payload: int = MB) -> tuple[Clock, Agents]:
+    clock = Clock()
+    return clock, Agents(clock, network(spec), world, payload)
+
+
+# -- one host ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "eager-solo", "wagma", "d-psgd", "sgp"])
+def test_one_host_needs_no_store(strategy: str) -> None:
+    """To the last nanosecond: the digest has all times."""
+    scenarios = [Scenario(8, 20, imbalance=UNEVEN, network=name) for name in ("cluster", "ethernet")]
+    on_cluster, without = (simulate_timing(strategy, scenario) for scenario in scenarios)
+    assert on_cluster == without
+    assert on_cluster.load is None
+
+
+# -- by hand -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_round_of_two_hosts_by_hand() -> None:
+    """Both arrive at once. One writes the first entry (1 ms; read by both: 0.2), the other loses (1 ms) and writes the
+    second (1.2 ms); the same again for what both have to say about the result. Nothing else takes time."""
+    timing = run("allreduce", hosts=2)
+    load = load_of(timing)
+    assert timing.seconds == pytest.approx(5 * (0.1 + 2 * 0.0034))
+    assert (load.rounds, load.entries, load.lost, load.gets) == (5, 5 * 4, 5 * 2, 5 * 4 * 2)
+    assert load.ops == 5 * 14
+    assert load.store_busy_s == pytest.approx(5 * 2 * 0.0034)
+    assert timing.store_ops_per_round == 14
+    assert load.ops_per_s == pytest.approx(5 * 14 / timing.seconds)
+    assert load.store_share == pytest.approx(0.0068 / 0.1068)
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 5, 16])
+def test_what_the_store_is_asked_grows_with_the_square_of_the_hosts(hosts: int) -> None:
+    """Two entries of each host in a round, each read by all; in the worst case all others lose against each."""
+    load = load_of(run("allreduce", hosts))
+    assert load.entries == load.rounds * 2 * hosts
+    assert load.gets == load.rounds * 2 * hosts**2
+    assert load.lost == load.rounds * hosts * (hosts - 1)
+
+
+def test_ranks_of_a_host_that_speak_at_once_share_an_entry() -> None:
+    load = load_of(run("allreduce", hosts=2, each=8))
+    assert load.entries == load.rounds * 4
+    assert load.events == load.rounds * (16 + 2)
+
+
+def test_what_is_said_while_an_agent_commits_goes_into_its_next_entry() -> None:
+    clock, between = agents(STORE.format(4), world=8)
+    said = []
+    for rank, time_ns in ((0, 0), (1, 10_000), (2, 900_000), (3, 5_000_000)):
+        clock.at(time_ns, lambda rank=rank: between.post(rank, lambda: said.append((clock.now_ns, rank))))
+    clock.run()
+    assert said == [(1_000_000, 0), (2_200_000, 1), (2_200_000, 2), (6_000_000, 3)]
+    assert between.load().entries == 3
+
+
+def test_who_loses_comes_again_with_what_was_said_meanwhile() -> None:
+    """Host 0 writes at 0 to 1 ms; host 1 loses at 1.2 to 2.2 ms and writes at 3.2, with what it said at 2."""
+    clock, between = agents(STORE.format(4), world=8)
+    said = []
+    for rank, time_ns in ((0, 0), (4, 0), (5, 2_000_000), (6, 3_000_000)):
+        clock.at(time_ns, lambda rank=rank: between.post(rank, lambda: said.append((clock.now_ns, rank))))
+    clock.run()
+    assert said == [(1_000_000, 0), (3_200_000, 4), (3_200_000, 5), (4_400_000, 6)]
+    assert between.load().lost == 1
+
+
+def test_all_hosts_know_an_entry_when_the_last_has_read_it() -> None:
+    clock, between = agents(STORE.format(1) + ",latency_us=10", world=3)
+    heard = []
+    between.post(0, lambda: heard.append((clock.now_ns, between.notice_ns())))
+    clock.run()
+    asked, set_, gets, message = 10_000, 1_000_000, 300_000, 10_000
+    assert heard == [(asked + set_ + message, gets + 4 * message)]
+
+
+def test_the_last_hosts_word_counts_where_all_have_to_speak() -> None:
+    clock, between = agents(STORE.format(1), world=3)
+    ends: list[int] = []
+    between.post_of_all(lambda: ends.append(clock.now_ns))
+    clock.run()
+    load = between.load()
+    assert len(ends) == 1
+    assert (load.entries, load.lost) == (3, 3)
+    assert ends[0] == 6 * 1_000_000 + 2 * 3 * 100_000
+
+
+# -- rows --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_row_goes_to_the_hosts_of_its_readers_over_links_that_ranks_share() -> None:
+    """A row takes 1 ms on a link. Ranks 0 and 1 share one, and so do all who send to the same host."""
+    clock, between = agents("zero:ranks_per_host=2,gbps=8,store_set_us=1", world=6)
+    between.send(0, readers=[1])
+    assert between.rows_there_in_ns([0]) == 0
+    between.send(0, readers=[2, 3])
+    assert between.rows_there_in_ns([0]) == 1_000_000
+    between.send(1, readers=[4])
+    assert between.rows_there_in_ns([1]) == 2_000_000
+    between.send(2, readers=[5])
+    assert between.rows_there_in_ns([2]) == 3_000_000
+    assert between.rows_there_in_ns([0, 1, 2]) == 3_000_000
+    clock.run(until_ns=4_000_000)
+    assert between.rows_there_in_ns([0, 1, 2]) == 0
+    assert between.load().link_share == pytest.approx(0.5)
+
+
+def test_a_row_without_named_readers_goes_to_all_hosts() -> None:
+    _, between = agents("zero:ranks_per_host=2,gbps=8,store_set_us=1", world=10)
+    between.send(3)
+    assert between.rows_there_in_ns([3]) == 4_000_000
+
+
+def test_weights_that_all_may_read_fill_the_links_and_those_of_neighbours_do_not() -> None:
+    """Every host receives seven eighths of all rows, or those of at most two neighbours."""
+    spec = "zero:ranks_per_host=2,gbps=8,store_set_us=1"
+    all_read, neighbours = (
+        load_of(run(name, hosts=8, each=2, network=spec, payload_mb=1.0)) for name in ("wagma", "d-psgd")
+    )
+    assert all_read.link_busy_s == pytest.approx(5 * 14 * 0.001, rel=0.01)
+    assert neighbours.link_busy_s <= 5 * 2 * 0.001 * 1.01
+
+
+# -- what always holds -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "eager-majority", "wagma", "d-psgd", "sgp"])
+def test_more_hosts_never_make_a_step_cheaper(strategy: str) -> None:
+    seconds = [run(strategy, hosts, each=4, network="cluster:ranks_per_host=4").seconds for hosts in (1, 2, 4, 8)]
+    assert seconds == sorted(seconds)
+    assert seconds[0] < seconds[-1]
+
+
+@pytest.mark.parametrize("payload", [1_000, 25 * MB])
+def test_more_hosts_never_make_a_round_cheaper(payload: int) -> None:
+    links = network("cluster")
+    costs = [links.reduce_ns(8 * hosts, range(8 * hosts), payload) for hosts in (1, 2, 3, 16, 64, 256)]
+    assert costs == sorted(costs)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "eager-majority", "d-psgd"])
+def test_a_slower_store_never_makes_a_run_quicker(strategy: str) -> None:
+    spec = "zero:ranks_per_host=2,store_set_us={0},store_get_us={0}"
+    seconds = [run(strategy, hosts=4, each=2, network=spec.format(us)).seconds for us in (0, 1, 100, 1000)]
+    assert seconds == sorted(seconds)
+
+
+def test_a_store_is_never_busy_for_longer_than_a_run_takes() -> None:
+    for name in ("allreduce", "d-psgd"):
+        scenario = Scenario(32, 20, compute_ms=1, imbalance=UNEVEN, network=STORE.format(2))
+        load = load_of(simulate_timing(name, scenario))
+        assert 0.8 < load.store_share <= 1
+
+
+def test_a_round_takes_at_least_what_is_said_of_it() -> None:
+    scenario = Scenario(ranks=16, steps=5, network="cluster:ranks_per_host=4", own_steps=True)
+    timing = simulate_timing("allreduce", scenario)
+    assert timing.seconds >= 5 * (0.1 + full_round_s(scenario))
+
+
+@pytest.mark.parametrize("strategy", [name for name, _ in strategies()])
+def test_every_strategy_comes_to_its_end_and_again_to_the_same(strategy: str) -> None:
+    scenario = Scenario(ranks=6, steps=8, imbalance=UNEVEN, network="cluster:ranks_per_host=2", own_steps=True)
+    timing = simulate_timing(strategy, scenario)
+    load = load_of(timing)
+    assert load.entries
+    assert load.gets == 3 * load.entries
+    assert timing == simulate_timing(strategy, scenario)
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "eager-majority", "wagma", "d-psgd"])
+def test_replicas_end_with_the_same_weights(strategy: str) -> None:
+    """Which `simulate_training` checks. At full quorum they are those of one host: only time is another."""
+    pair = [
+        Scenario(ranks=4, steps=8, imbalance=UNEVEN, network=name, own_steps=True)
+        for name in ("cluster:ranks_per_host=2", "host")
+    ]
+    on_two, on_one = (simulate_training(strategy, scenario, workload("hyperplane", 0)) for scenario in pair)
+    assert load_of(on_two).entries
+    if strategy == "allreduce":
+        assert on_two.weights == on_one.weights
