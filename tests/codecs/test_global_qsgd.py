@@ -23,7 +23,7 @@ ROWS = st.integers(1, 6).flatmap(
 
 
 def codes_of(rows, levels, step=0, chunk=0):
-    scale = shared_scale(rows, [1.0] * len(rows), torch.float32)
+    scale = shared_scale(rows, [1.0] * len(rows))
     seeds = [contribution_seed(rank, step) for rank in range(len(rows))]
     return [encode(r, scale, levels, chunk_generator(s, chunk)) for r, s in zip(rows, seeds, strict=True)], scale
 
@@ -76,7 +76,7 @@ def test_on_average_over_rounds_it_is_the_plain_sum(factors):
     mine = GlobalQSGD(levels=15)
     sums = torch.stack([coded_sum(mine, rows, factors, step=step) for step in range(draws)]).double()
     off = sums.mean(0) - plain_sum([row.double() for row in rows], factors)
-    scale = shared_scale(rows, factors, torch.float32)
+    scale = shared_scale(rows, factors)
     codes = torch.stack([row.double() * f / scale * 15 for row, f in zip(rows, factors, strict=True)])
     odds = (codes - codes.trunc()).abs()
     variance = (odds * (1 - odds)).sum(0) * (scale / 15) ** 2 / draws

@@ -24,6 +24,7 @@ import torch
 from outpace.codecs.base import Codec
 from outpace.codecs.seeds import chunk_generator
 from outpace.errors import InvalidRules
+from outpace.vector import accumulator
 
 MOST_LEVELS = 32_767  #: codes fit int16, and their sums int32 for up to 65,536 contributors
 _INT8_MOST = 127
@@ -62,20 +63,29 @@ class GlobalQSGD(Codec):
         chunk: int,
     ) -> None:
         """Codes every row, adds the codes, decodes the sum. All NaN if any row has an entry that is not finite."""
-        scale = shared_scale(rows, factors, out.dtype)
-        if not math.isfinite(scale):
-            out.fill_(math.nan)
-            return
-        levels, total = self.levels_for(len(rows)), torch.zeros(out.shape, dtype=torch.int32)
-        for row, factor, seed in zip(rows, factors, seeds, strict=True):
-            total += encode(_weighed(row, factor, out.dtype), scale, levels, chunk_generator(seed, chunk))
-        decode(out, total, scale, levels)
+        scale, levels = shared_scale(rows, factors), self.levels_for(len(rows))
+        decode(out, summed_codes(rows, factors, seeds, chunk, scale, levels), scale, levels)
 
 
-def shared_scale(rows: Sequence[torch.Tensor], factors: Sequence[float], dtype: torch.dtype) -> float:
+def shared_scale(rows: Sequence[torch.Tensor], factors: Sequence[float]) -> float:
     """r: the largest magnitude in any weighed row, NaN or infinite if an entry is."""
-    largest = [_weighed(row, factor, dtype).aminmax() for row, factor in zip(rows, factors, strict=True)]
+    largest = [_weighed(row, factor).aminmax() for row, factor in zip(rows, factors, strict=True)]
     return float(torch.stack([bound.abs() for pair in largest for bound in pair]).max())
+
+
+def summed_codes(
+    rows: Sequence[torch.Tensor],
+    factors: Sequence[float],
+    seeds: Sequence[int],
+    chunk: int,
+    scale: float,
+    levels: int,
+) -> torch.Tensor:
+    """Codes of all rows added: whole numbers, so that sums of such sums are the same however rows are grouped."""
+    total = torch.zeros(rows[0].shape, dtype=torch.int32)
+    for row, factor, seed in zip(rows, factors, seeds, strict=True):
+        total += encode(_weighed(row, factor), scale, levels, chunk_generator(seed, chunk))
+    return total
 
 
 def encode(row: torch.Tensor, scale: float, levels: int, generator: torch.Generator) -> torch.Tensor:
@@ -83,7 +93,7 @@ def encode(row: torch.Tensor, scale: float, levels: int, generator: torch.Genera
 
     No entry may be larger than the scale: |row / scale| <= 1 in floating point too, so that no code passes `levels`.
     """
-    if scale == 0.0:
+    if scale == 0.0 or not math.isfinite(scale):
         return torch.zeros(row.shape, dtype=torch.int32)
     exact = (row / scale).mul_(levels)
     codes = exact.to(torch.int32)  # towards zero; `trunc` would wake all threads even for a short row
@@ -93,10 +103,16 @@ def encode(row: torch.Tensor, scale: float, levels: int, generator: torch.Genera
 
 
 def decode(out: torch.Tensor, codes: torch.Tensor, scale: float, levels: int) -> None:
-    """What codes, or a sum of codes, stand for. Divides first: scale / levels may be too small a number for float32."""
+    """What codes, or a sum of codes, stand for; NaN under a scale that is not finite.
+
+    Divides first: scale / levels may be too small a number for float32.
+    """
+    if not math.isfinite(scale):
+        out.fill_(math.nan)
+        return
     out.copy_(codes).div_(levels).mul_(scale)
 
 
-def _weighed(row: torch.Tensor, factor: float, dtype: torch.dtype) -> torch.Tensor:
-    wide = row.to(dtype)
+def _weighed(row: torch.Tensor, factor: float) -> torch.Tensor:
+    wide = row.to(accumulator(row.dtype))
     return wide if factor == 1.0 else wide * factor

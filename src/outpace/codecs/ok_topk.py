@@ -133,6 +133,10 @@ class OkTopk(Codec):
     ) -> None:
         """Sums, and zeroes all but the largest entries. NaN is not below any threshold, and stays."""
         add_rows(out, rows, factors)
+        self.select(out)
+
+    def select(self, out: torch.Tensor) -> None:
+        """Zeroes all but the largest entries of the sum of one chunk."""
         if self.density < 1:
             out.masked_fill_(out.abs() < threshold(out, self.density), 0.0)
 

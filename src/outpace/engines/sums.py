@@ -34,7 +34,7 @@ class RowSums:
 
     def __init__(self, memory: torch.Tensor, chunks: list[Chunk], rules: Rules, max_grad_norm: float | None) -> None:
         self.chunks = chunks
-        self._codec = codec(rules.codec)
+        self.codec = codec(rules.codec)  #: of all contributions; used only by what may run anywhere
         self._memory = memory
         self._normalise = rules.normalise
         self._max_grad_norm = max_grad_norm
@@ -54,8 +54,8 @@ class RowSums:
         if chosen is not None:
             factors, contributions = [factors[i] for i in chosen], tuple(contributions[i] for i in chosen)
         rows = [self.chunks_at(offset) for offset in offsets]
-        plain = self._codec.is_plain_sum and all(factor == 1.0 for factor in factors)
-        seeds = [] if self._codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in contributions]
+        plain = self.codec.is_plain_sum and all(factor == 1.0 for factor in factors)
+        seeds = [] if self.codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in contributions]
         return Terms(rows, self._stacks(offsets) if plain else None, factors, seeds, scale)
 
     def add_up(self, index: int, terms: Terms, out: torch.Tensor) -> None:
@@ -68,13 +68,17 @@ class RowSums:
         else:
             torch.sum(terms.stacks[index], 0, dtype=out.dtype, out=out)
 
+    def reduce(self, index: int, terms: Terms, out: torch.Tensor) -> None:
+        """Writes the coded sum of one chunk's rows into `out`, which has the accumulator's dtype."""
+        if self.codec.is_plain_sum:
+            self.add_up(index, terms, out)
+        else:
+            self.codec.reduce(out, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
+
     def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
         """(coded sum of one chunk in private memory, factor that is still to be applied)."""
         scratch, dtype = self._scratch[index], self.chunks[index].dtype
-        if self._codec.is_plain_sum:
-            self.add_up(index, terms, scratch)
-        else:
-            self._codec.reduce(scratch, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
+        self.reduce(index, terms, scratch)
         if scratch.dtype == dtype:
             return scratch, terms.scale
         return scratch.mul_(terms.scale).to(dtype), 1.0

@@ -73,6 +73,16 @@ class Group:
             self.end(self._all.allgather([found], [mine]))
         return {host: numbers.tolist() for host, numbers in zip(self.hosts, found, strict=True)}
 
+    def trade(
+        self, got: torch.Tensor, given: torch.Tensor, got_sizes: Sequence[int] = (), given_sizes: Sequence[int] = ()
+    ) -> Any:
+        """Begins to give each host, in order, its part of one tensor, and to fill another with what each has for this
+        one. Parts are equal where there are no sizes. None where it is done."""
+        if self._all is None:
+            got.copy_(given)
+            return None
+        return self._all.alltoall_base(got, given, list(got_sizes), list(given_sizes))
+
     def exchange_bytes(self, mine: Sequence[bytes]) -> list[bytes]:
         """Gives each host, in order, what is for it, and returns what each had for this one."""
         sizes = self.exchange([len(part) for part in mine])
@@ -82,7 +92,7 @@ class Group:
             return list(mine)
         sent = torch.frombuffer(bytearray(b"".join(mine)) or bytearray(1), dtype=torch.uint8)[: sum(map(len, mine))]
         got = torch.empty(sum(theirs), dtype=torch.uint8)
-        self.end(self._all.alltoall_base(got, sent, theirs, [len(part) for part in mine]))
+        self.end(self.trade(got, sent, theirs, [len(part) for part in mine]))
         return [bytes(part.numpy()) for part in torch.split(got, theirs)]
 
     def send(self, tensor: torch.Tensor, host: int, tag: int) -> None:
