@@ -2,4 +2,5 @@
 
 from outpace.engines.cluster.agent import main
 
-main()
+if __name__ == "__main__":
+    main()

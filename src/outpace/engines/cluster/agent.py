@@ -6,7 +6,7 @@
     reduce   sealed rounds over all hosts
     beat     signs of life, and who has given none
 
-It ends when no rank of its host is left; the ranks start another one if it is killed.
+It ends when no rank of its host is left. If it is killed, one that it forked goes on; if that is, the ranks start one.
 """
 
 from __future__ import annotations
@@ -71,8 +71,6 @@ class Agent:
         layout = ArenaLayout(**orders.layout)
         self._memory = memory = Memory(arena_fd, layout)
         self._life = Life(life_fd)
-        if not self._life.take(layout.world):
-            sys.exit(0)  # another one was quicker
         self._desk = desk = Desk(memory)
         self._inbox, self._bell = Inbox(inbox_fd, desk), Bell(desk.bell)
         self._ranks = Hosts(rules).ranks(orders.host)
@@ -299,7 +297,19 @@ def _address_towards(host: str, port: int) -> str:
 
 
 def main() -> None:
-    """Orders come through standard input."""
+    """Orders come through standard input.
+
+    Before it does anything else, an agent forks another one that waits for its death: that costs no import of torch,
+    and the host is without an agent for no longer than it takes to get a lock.
+    """
     torch.set_num_threads(max(1, min(4, cores() // 2)))
-    Agent(Orders.read(sys.stdin.buffer)).run()
+    orders = Orders.read(sys.stdin.buffer)
+    rules, life = Rules.from_dict(orders.rules), Life(orders.fds[2])
+    if not life.take(rules.world):
+        return  # another one was quicker
+    while os.fork() == 0:
+        life.wait_for(rules.world)
+        if not any(map(life.lives, Hosts(rules).ranks(orders.host))):
+            os._exit(0)
+    Agent(orders).run()
     os._exit(0)  # threads that wait for other hosts are left to themselves

@@ -32,6 +32,10 @@ class Life:
             raise
         return True
 
+    def wait_for(self, rank: int) -> None:
+        """Becomes the living one of `rank` as soon as nobody else is."""
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, rank, os.SEEK_SET)
+
     def drop(self, rank: int) -> None:
         """Gives up what `take` took."""
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank, os.SEEK_SET)

@@ -1,0 +1,48 @@
+"""Several hosts on one machine, told apart by OUTPACE_HOST: the same files, and what holds on one host holds here."""
+
+import family
+import pytest
+import torch
+from test_family import CHOICES, check
+
+import outpace
+from outpace import strategies
+
+ON_THREE = ("eager-majority", "wagma", "d-psgd", "ad-psgd", "sgp", "dsgd-aau", "ringmaster")
+
+
+def check_each(names, ranks, hosts):
+    chosen = [CHOICES.get(name, name) for name in names]
+    runs = outpace.spawn(family.train_each, ranks, (chosen, 16), hosts=hosts)
+    for name, seen in zip(names, zip(*runs, strict=True), strict=True):
+        check(seen, name)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("part", range(4))
+def test_every_strategy_ends_with_the_same_bits_on_two_hosts(part):
+    check_each(strategies.names()[part::4], 4, 2)
+
+
+@pytest.mark.timeout(600)
+def test_strategies_end_with_the_same_bits_on_three_hosts_of_different_sizes():
+    check_each(ON_THREE, 5, 3)
+
+
+def test_two_hosts_of_four_ranks_are_one_of_eight_but_for_rounding():
+    one = outpace.spawn(family.train_in_lock_step, 8, (20,))
+    two = outpace.spawn(family.train_in_lock_step, 8, (20,), hosts=2)
+    assert len({digest for digest, _ in one}) == 1
+    assert len({digest for digest, _ in two}) == 1
+    for here, there in zip(one[0][1], two[0][1], strict=True):
+        torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_no_step_is_lost_or_doubled_when_ranks_of_several_hosts_swap(hosts):
+    # Swaps keep the mean of all weights, so that it counts the steps.
+    for run in zip(*outpace.spawn(family.meet_and_count, 2 * hosts, (2, 12), hosts=hosts), strict=True):
+        steps = [mine for _, _, mine in run]
+        for met, final, _ in run:
+            assert met == pytest.approx([6] * 2 * hosts)
+            assert final == pytest.approx(steps)
