@@ -16,7 +16,6 @@ import argparse
 import json
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,10 +71,11 @@ class Ranks:
 @contextmanager
 def started() -> Iterator[Ranks]:
     """All ranks on all hosts."""
-    with Hosts(HOSTS) as hosts, tempfile.TemporaryDirectory() as directory:
-        job = torchrun(hosts, RANK, directory, ranks=RANKS_PER_HOST, plain_gloo=True)
-        with job:
-            ranks = Ranks(job, Path(directory))
+    with Hosts(HOSTS) as hosts:
+        questions = hosts.directory / "questions"
+        questions.mkdir()
+        with torchrun(hosts, RANK, str(questions), ranks=RANKS_PER_HOST, plain_gloo=True) as job:
+            ranks = Ranks(job, questions)
             yield ranks
             ranks.ask("end")
             job.wait()

@@ -1,6 +1,6 @@
-"""Leaves nothing behind: ends the processes of namespaces and removes them. Owns their names.
+"""Leaves nothing behind: ends the processes of namespaces, removes these and directories. Owns their names.
 
-A name carries the process that made it, by number and starting time, so that nobody takes another's namespaces for
+A name carries the process that made it, by number and starting time, so that nobody takes what is another's for
 stale. `python -m tests.network.cleanup NAME ...` waits until its standard input is closed, by whatever ended the
 process that holds the other end, and then removes these.
 """
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -25,13 +27,28 @@ PERSISTED = Path("/run/netns")
 
 
 def name_of(serial: int, part: str) -> str:
-    """For a namespace of this process."""
+    """For a namespace or directory of this process."""
     return f"{PREFIX}-{os.getpid()}-{_began(os.getpid())}-{serial}-{part}"
 
 
+def path_of(name: str) -> Path:
+    """Where a directory of that name is."""
+    return Path(tempfile.gettempdir(), name)
+
+
+def namespaces() -> set[str]:
+    """All that were made by anybody's harness."""
+    return {path.name for path in PERSISTED.glob(f"{PREFIX}-*") if PATTERN.fullmatch(path.name)}
+
+
+def directories() -> set[str]:
+    """Likewise."""
+    return {path.name for path in path_of("").glob(f"{PREFIX}-*") if PATTERN.fullmatch(path.name)}
+
+
 def existing() -> set[str]:
-    """All namespaces made by anybody's harness."""
-    return {path.name for path in PERSISTED.iterdir() if PATTERN.fullmatch(path.name)} if PERSISTED.exists() else set()
+    """Both."""
+    return namespaces() | directories()
 
 
 def stale() -> set[str]:
@@ -57,14 +74,16 @@ def end_processes(name: str) -> None:
 
 
 def remove(names: Iterable[str]) -> None:
-    """Ends the processes of these namespaces and removes them, as far as they still exist."""
+    """Ends the processes of these namespaces and removes them and directories, as far as they still exist."""
     for act in (end_processes, lambda name: run("ip", "netns", "delete", name)):
-        for name in sorted(set(names) & existing()):
+        for name in sorted(set(names) & namespaces()):
             try:
                 act(name)
             except NetworkError:
-                if name in existing():  # else somebody else swept it at the same time
+                if name in namespaces():  # else somebody else swept it at the same time
                     raise
+    for name in set(names) & directories():
+        shutil.rmtree(path_of(name), ignore_errors=True)
 
 
 def _began(pid: int) -> int:

@@ -12,7 +12,6 @@ import itertools
 import json
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -31,20 +30,22 @@ _ports = itertools.count(29500)
 
 
 class Job:
-    """A script that runs on all hosts. Leaving its block kills what is left of it, and forgets what it said."""
+    """A script that runs on all hosts. Leaving its block kills everything that runs on them.
+
+    What it said can be read as long as the hosts are there.
+    """
 
     def __init__(self, hosts: Hosts, ranks: int, command: Sequence[str], env: Mapping[str, str]) -> None:
         self.hosts, self.ranks_per_host = hosts, ranks
         self._command, self._env, self._port = list(command), env, next(_ports)
         self.processes: list[subprocess.Popen[Any]] = []  #: one for each host, or for each rank without torchrun
-        self._directory = tempfile.TemporaryDirectory(prefix="outpace-network-")
+        self._directory = hosts.directory / f"job{self._port}"
 
     def __enter__(self) -> Job:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.end()
-        self._directory.cleanup()
 
     @property
     def world(self) -> int:
@@ -151,7 +152,7 @@ class Job:
         return self.hosts[rank // self.ranks_per_host]
 
     def _path(self, host: Host, *parts: str) -> Path:
-        return Path(self._directory.name, f"host{host.index}", *parts)
+        return self._directory.joinpath(f"host{host.index}", *parts)
 
     def _output(self, rank: int, name: str) -> str:
         """torchrun makes a directory of its own for each start."""

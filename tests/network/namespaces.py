@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from tests.network.cleanup import DEADLINE_S, name_of, remove, stale
+from tests.network.cleanup import DEADLINE_S, name_of, path_of, remove, stale
 from tests.network.commands import NetworkError, run
 from tests.network.host import LINK, Host
 
@@ -39,6 +39,7 @@ class Hosts:
             raise NetworkError(f"{count} hosts were asked for; there can be 1 to {MOST_HOSTS}")
         serial = next(_serials)
         self.bridge_namespace = name_of(serial, "bridge")
+        self.directory = path_of(name_of(serial, "files"))  #: for what is to go with the hosts
         self._hosts = [
             Host(i, name_of(serial, f"host{i}"), self.bridge_namespace, f"{NETWORK}.{i + 1}") for i in range(count)
         ]
@@ -46,8 +47,9 @@ class Hosts:
 
     def __enter__(self) -> Hosts:
         remove(stale())
-        self._watcher = _watcher(self.namespaces)
+        self._watcher = _watcher(self.names)
         try:
+            self.directory.mkdir(mode=0o700)
             self._build()
         except BaseException:
             self.close()
@@ -68,8 +70,13 @@ class Hosts:
 
     @property
     def namespaces(self) -> list[str]:
-        """Their names, and the bridge's."""
+        """The hosts', and the bridge's."""
         return [self.bridge_namespace, *(host.namespace for host in self)]
+
+    @property
+    def names(self) -> list[str]:
+        """Of everything that is taken down at the end."""
+        return [*self.namespaces, self.directory.name]
 
     @property
     def watcher_pid(self) -> int | None:
@@ -82,7 +89,7 @@ class Hosts:
             for host in self:
                 with suppress(NetworkError):  # it was perhaps never built; what matters is what comes now
                     host.kill()
-            remove(self.namespaces)
+            remove(self.names)
         finally:
             watcher, self._watcher = self._watcher, None
             if watcher is not None:
@@ -121,7 +128,7 @@ def why_not() -> str | None:
 
 
 def _watcher(names: list[str]) -> subprocess.Popen[bytes]:
-    """A process that removes these namespaces when this process has ended, in a session that Ctrl-C does not reach."""
+    """A process that removes these when this process has ended, in a session that Ctrl-C does not reach."""
     return subprocess.Popen(
         [sys.executable, "-S", "-m", "tests.network.cleanup", *names],
         cwd=ROOT,
