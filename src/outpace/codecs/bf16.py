@@ -3,6 +3,7 @@
 sum = sum_i w_i bf16(g_i), made in float32 (in float64 for models of float64). Half the bytes of float32, a relative
 error of at most 2^-8 for each contribution, biased, without error feedback. bfloat16 has the range of float32 but for
 the last 0.2 %: what is finite and beyond 3.396e38 becomes infinite. No contribution is at fault, the round is void.
+Between hosts, sums of hosts are rounded once more and added in bfloat16 (`engines/cluster/wire/bf16.py`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ Entries as large as the threshold are all kept, so ties make it denser and never
 
 Otherwise than the paper: thresholds are exact every time, where the paper computes them every 32 steps or more and
 reuses them in between for speed; they are per tensor and per chunk instead of over the whole model; and rows stay dense
-in memory, which is where ranks of one machine meet. The regions of the paper are the chunks.
+in memory, which is where ranks of one machine meet. Between hosts they are sparse (`engines/cluster/wire/ok_topk.py`).
+The regions of the paper are the chunks.
 
 Residuals of half types are kept in float32. A contribution that is not finite is passed on as it is, to be refused,
 and leaves the residual alone. A residual saturates at the largest finite number.

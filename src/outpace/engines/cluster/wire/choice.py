@@ -1,4 +1,4 @@
-"""The wire of a codec. Owns the table; adding a codec is adding a line."""
+"""Which wire is a codec's."""
 
 from __future__ import annotations
 
