@@ -5,12 +5,13 @@
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
 # make bench   speed beside Gloo, Open MPI and DDP in one run, into docs/benchmarks.md; ARGS="--only skew" one section, ARGS=--help
 # make guard   whether a round has become slower, by ratios within one run; under a minute
+# make scaling up to 256 hosts of 8 ranks in simulated time, with this machine's store, into docs/scaling.md; some minutes
 # make results the papers' figures beside ours, accuracy and races, for docs/results.md; more than an hour
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-network lint format fuzz bench guard results clean
+.PHONY: demo test test-network lint format fuzz bench guard scaling results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
@@ -40,6 +41,9 @@ bench: .venv/ready
 
 guard: .venv/ready
 	$(BIN)/python -m bench.guard
+
+scaling: .venv/ready
+	$(BIN)/python -m bench.scaling $(ARGS)
 
 results: .venv/ready
 	$(BIN)/python bench/published.py

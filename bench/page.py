@@ -16,16 +16,17 @@ ABSENT = "-"
 
 def page(results: dict[str, Any]) -> str:
     """The whole page."""
-    return _environment().get_template("page.md.j2").render(names=SECTIONS, **results).strip() + "\n"
+    return environment().get_template("page.md.j2").render(names=SECTIONS, **results).strip() + "\n"
 
 
 def section(name: str, record: dict[str, Any]) -> str:
     """One section of it."""
-    template = _environment().get_template(f"{name}.md.j2")
+    template = environment().get_template(f"{name}.md.j2")
     return template.render(f=record["figures"], record=record, name=name).strip() + "\n"
 
 
-def _environment() -> jinja2.Environment:
+def environment() -> jinja2.Environment:
+    """What templates are rendered with: how figures are written is the same on every page."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         trim_blocks=True,

@@ -1,0 +1,97 @@
+"""The page about scaling is made of figures: of the store, which is measured, and of simulated hosts."""
+
+import json
+
+import pytest
+
+from bench import scaling, store_times
+from bench.figures import spread
+from bench.run import Run
+
+NETWORK = "cluster:store_set_us=20,store_get_us=50"
+TIMES = {"set_s": 2e-5, "lost_s": 2e-5, "get_s": 5e-5, "alone_s": 1e-4, "sets_per_s": 1e4, "entry_s": 5e-4}
+
+
+def store(**others):
+    counts = {"attempts": 4.5, "reads": 6.0}
+    return {
+        "clients": 8,
+        "calls": 100,
+        "bursts": 10,
+        "entry_bytes": 512,
+        **{name: spread([value]) for name, value in {**TIMES, **counts, **others}.items()},
+    }
+
+
+def results():
+    rows = [
+        scaling._row(name, hosts, 2, compute_ms, NETWORK)
+        for compute_ms in scaling.COMPUTE_MS
+        for name in scaling.STRATEGIES
+        for hosts in (1, 2)
+    ]
+    machine = {"cores": 2, "cpu": "a processor", "torch": "2"}
+    return {
+        "machine": machine,
+        "date": "2026-01-01",
+        "quick": True,
+        "store": store(),
+        "network": NETWORK,
+        "rows": rows,
+    }
+
+
+def test_the_page_says_what_is_simulated_and_names_every_strategy(tmp_path):
+    found, page = tmp_path / "scaling.json", tmp_path / "scaling.md"
+    found.write_text(json.dumps(results()))
+    assert scaling.main(["--render", "--results", str(found), "--page", str(page)]) == 0
+    text = page.read_text()
+    assert "Everything here is simulated, except the store's own times." in text
+    assert NETWORK in text
+    for name in scaling.STRATEGIES:
+        assert f"| `{name}` | 2 | 16 |" in text
+
+
+def test_one_host_has_all_of_its_own_throughput_and_no_store():
+    row = next(row for row in results()["rows"] if row["hosts"] == 1)
+    assert scaling._relative(row, [row]) == {"of_one": 1, "ideal_of_one": 1, "links_leave": 1, "store_leaves": 1}
+    assert row["entries"] == row["ops_per_round"] == row["store_share"] == 0
+
+
+@pytest.mark.parametrize(
+    ("ideal", "free", "rate", "first"),
+    [
+        ((10, 10), (10, 9.5), (10, 9.4), None),
+        ((10, 10), (10, 8.0), (10, 7.9), "links"),
+        ((10, 10), (10, 9.5), (10, 5.0), "store"),
+        ((10, 10), (10, 8.0), (10, 5.0), "links and store"),
+    ],
+)
+def test_what_leaves_less_than_nine_tenths_has_broken(ideal, free, rate, first):
+    rows = [
+        {"strategy": "s", "compute_ms": 1.0, "hosts": hosts, "ideal_rate": i, "free_store_rate": f, "rate": r}
+        for hosts, i, f, r in zip((8, 16), ideal, free, rate, strict=True)
+    ]
+    found = scaling._breaks("s", 1.0, rows)
+    assert found["first"] == first
+    assert {found["links"], found["store"]} <= {None, 16}
+
+
+def test_what_remedies_would_save_is_counted_from_what_was_asked():
+    """32 hosts, two entries of each in a round, 992 lost attempts: about half of it when one host says it is done."""
+    row = {"strategy": "allreduce", "hosts": 32, "rounds": 1, "entries": 64, "lost": 992, "compute_ms": 100.0}
+    found = scaling._remedies(row, store())
+    assert found["now"] == pytest.approx(64 * (2e-5 + 32 * 5e-5) + 992 * 2e-5)
+    assert found["lead"] == pytest.approx(33 * (2e-5 + 32 * 5e-5) + 496 * 2e-5)
+    assert found["one_writer"] == pytest.approx(64 * (2e-5 + 32 * 5e-5))
+    assert found["relayed"] == pytest.approx(64 * (2e-5 + 2 * 5e-5) + 992 * 2e-5)
+    assert found["all"] == pytest.approx(33 * (2e-5 + 2 * 5e-5))
+
+
+def test_a_real_store_is_asked_what_the_model_says():
+    """Two processes that write at once: one of them loses once. Each reads what it has not had already."""
+    found = store_times.measure(Run(repeat=1, quick=True))
+    assert found["clients"] == 2
+    assert 1 <= found["attempts"]["median"] <= 1.5
+    assert found["reads"]["median"] <= 2
+    assert min(found[name]["median"] for name in TIMES) > 0
