@@ -6,8 +6,8 @@ S_h = sum_i w_i sent_i over host h's contributions: nearly all zero. Each chunk 
 
 With H hosts of R ranks and k = density * entries, a host sends at most R k (H-1)/H entries first and, unless there are
 ties, k (H-1)/H then, each in a word and a half: 1.5 (R+1) k (H-1)/H words, fewer where ranks send the same entries. It
-is never more than the plain sum sends. A contribution that is not finite is not sparse and costs that much, once: it is
-refused.
+is never more than 3 k for each rank (the paper's bound is 6 k), nor than the plain sum sends. A contribution that is
+not finite is not sparse and costs as much as that, once: it is refused.
 
 All hosts end with the bits of the owners. They are those of one machine but for the order of float32 sums.
 """
