@@ -21,7 +21,7 @@ from outpace.spec import build
 HOST_OVERHEAD_US = 100.0  #: what a round costs in one machine's memory before any byte is moved
 HOST_GBYTES_PER_S = 10.0  #: what the cores of a small machine read and write together
 SERVER_GBYTES_PER_S = 100.0  #: those of a server with many memory channels
-STORE_SET_US, STORE_GET_US = 24.0, 64.0  #: what torch's store works for a question; `make scaling` measures it
+STORE_SET_US, STORE_GET_US = 20.0, 50.0  #: about what torch's store works for a question; `make scaling` measures it
 
 _BANDWIDTHS = ("gbps", "host_gbytes_per_s")
 
