@@ -19,7 +19,7 @@ STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that goes before what a script says
 HOST = "OUTPACE_HOST"  #: the host a rank counts as, to have several on one machine
 LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
 
-_STORE_TIMEOUT = timedelta(seconds=60)
+_STORE_TIMEOUT = timedelta(seconds=20)
 _meetings = itertools.count()
 
 

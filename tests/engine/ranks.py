@@ -111,9 +111,8 @@ class Counter:
         self.padding = torch.nn.Parameter(torch.zeros(padding))  # makes the vector several chunks long
         made: list[outpace.DistributedOptimizer] = []
         inner = torch.optim.SGD([self.weight, self.padding], lr=1.0)
-        self.opt = outpace.DistributedOptimizer(
-            inner, strategy=strategy, timeout_s=TIMEOUT_S, on_round=recorder(report, made), **options
-        )
+        options = {"timeout_s": TIMEOUT_S, **options}
+        self.opt = outpace.DistributedOptimizer(inner, strategy=strategy, on_round=recorder(report, made), **options)
         made.append(self.opt)
 
     def step(self, step: int) -> None:

@@ -26,7 +26,7 @@ import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
 from outpace.engines.cluster.delivery import Delivery
-from outpace.engines.cluster.desk import FAILED, STORE_LOST, Desk
+from outpace.engines.cluster.desk import FAILED, RUNNING, STORE_LOST, Desk
 from outpace.engines.cluster.group import BACKEND, Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.leases import Leases
@@ -118,6 +118,7 @@ class Agent:
         for work in (self._read, self._deliver, self._reduce, self._beat):
             threading.Thread(target=self._guarded, args=(work,), name=work.__name__, daemon=True).start()
         self._guarded(self._commit)
+        self._leave()
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """A thread that fails ends the agent. Where another agent would fail likewise, the ranks are told why."""
@@ -127,8 +128,8 @@ class Agent:
             self._give_up(FAILED, str(error))
         except (DistNetworkError, DistStoreError, ConnectionError) as error:
             if self._watch.ledger.ended:
-                os._exit(0)  # all is done, and whoever held the store has left
-            self._give_up(STORE_LOST, self._store_lost(str(error).splitlines()[0]))
+                self._leave()  # all is done, and whoever held the store has left
+            self._give_up(STORE_LOST, store_lost(self._host, str(error).splitlines()[0]))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()
@@ -232,7 +233,7 @@ class Agent:
     def _look_after_ranks(self) -> bool:
         """Reports the dead, and the store's silence. True if nobody is left to work for."""
         if time.monotonic() - self._store_answered > self._timeout_s:
-            self._give_up(STORE_LOST, self._store_lost(f"no answer for {self._timeout_s:.0f} s"))
+            self._give_up(STORE_LOST, store_lost(self._host, f"no answer for {self._timeout_s:.0f} s"))
         members = self._watch.ledger.members.by_rank
         is_anybody_there = False
         for rank in self._ranks:
@@ -275,17 +276,24 @@ class Agent:
     def _users(self) -> list[int]:
         return [rank for rank in self._ranks if self._life.lives(rank)]
 
-    def _store_lost(self, why: str) -> str:
-        where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
-        return (
-            f"the store at {where}, which joins the hosts, is lost to host {self._host} ({why}). No round was "
-            "committed without it; restart the job from its last checkpoint"
-        )
+    def _leave(self) -> None:
+        """Threads that wait for other hosts are left to themselves."""
+        self._desk.leave()
+        os._exit(0)
 
     def _give_up(self, status: int, why: str) -> None:
         self._desk.give_up(status, why)
         Bell(self._memory.word).ring()
         os._exit(1)
+
+
+def store_lost(host: int, why: str) -> str:
+    """What the ranks of a host are told then."""
+    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    return (
+        f"the store at {where}, which joins the hosts, is lost to host {host} ({why}). No round was committed without "
+        "it; restart the job from its last checkpoint"
+    )
 
 
 def _address_towards(host: str, port: int) -> str:
@@ -304,12 +312,17 @@ def main() -> None:
     """
     torch.set_num_threads(max(1, min(4, cores() // 2)))
     orders = Orders.read(sys.stdin.buffer)
-    rules, life = Rules.from_dict(orders.rules), Life(orders.fds[2])
-    if not life.take(rules.world):
+    layout, life = ArenaLayout(**orders.layout), Life(orders.fds[2])
+    if not life.take(layout.world):
         return  # another one was quicker
+    desk, ranks = Desk(Memory(orders.fds[0], layout)), Hosts(Rules.from_dict(orders.rules)).ranks(orders.host)
     while os.fork() == 0:
-        life.wait_for(rules.world)
-        if not any(map(life.lives, Hosts(rules).ranks(orders.host))):
+        life.wait_for(layout.world)
+        if desk.status != RUNNING or not any(map(life.lives, ranks)):
             os._exit(0)
-    Agent(orders).run()
-    os._exit(0)  # threads that wait for other hosts are left to themselves
+    try:
+        agent = Agent(orders)
+    except DistNetworkError as error:
+        desk.give_up(STORE_LOST, store_lost(orders.host, str(error).splitlines()[0]))
+        os._exit(1)
+    agent.run()

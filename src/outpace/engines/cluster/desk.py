@@ -18,7 +18,7 @@ from outpace.errors import OutpaceError, StoreLost
 _PROGRESS = struct.Struct("<QQQ32s")
 _BELL, _CLOCK, _NUMBERS, _KEY, _PLACES, _WORDS = 0, 8, 16, 32, 64, 256
 _MOST_WORDS = 2000
-RUNNING, STORE_LOST, FAILED = range(3)
+RUNNING, STORE_LOST, FAILED, LEFT = range(4)
 
 
 class Progress(NamedTuple):
@@ -65,6 +65,19 @@ class Desk:
         _PROGRESS.pack_into(self._page, _PLACES + 64 * (turn % 2), *progress)
         self._numbers[1] = turn
 
+    @property
+    def status(self) -> int:
+        """Of the last agent."""
+        return int(self._numbers[0])
+
+    def begin(self) -> None:
+        """An agent is about to be started, whatever became of the last one."""
+        self._numbers[0] = RUNNING
+
+    def leave(self) -> None:
+        """The agent ends because nobody needs it."""
+        self._numbers[0] = LEFT
+
     def give_up(self, status: int, why: str) -> None:
         """The agent's last words: no rank of this host can go on."""
         words = why.encode()[:_MOST_WORDS]
@@ -73,8 +86,8 @@ class Desk:
 
     def check(self, where: str) -> None:
         """Raises if the agent has given up."""
-        status = self._numbers[0]
-        if status == RUNNING:
+        status = self.status
+        if status in (RUNNING, LEFT):
             return
         length = int.from_bytes(self._page[_WORDS : _WORDS + 4], "little")
         why = bytes(self._page[_WORDS + 4 : _WORDS + 4 + length]).decode(errors="replace")

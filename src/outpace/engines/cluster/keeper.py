@@ -55,6 +55,7 @@ class Keeper:
                 f"{self._where} the agent of this host ended {MOST_STARTS} times within {WITHIN_S:.0f} s; why is on "
                 "its standard error, above"
             )
+        self._desk.begin()
         command = [sys.executable, "-m", "outpace.engines.cluster"]
         env = {**os.environ, "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
         child = subprocess.Popen(
