@@ -88,4 +88,3 @@ def is_agent(pid: int) -> bool:
 
 def note(directory: str, name: str, number: int) -> None:
     Path(directory, name).write_text(str(number))
-

@@ -334,12 +334,12 @@ class Ledger:
     def _snapshot(self, event: Event) -> str:
         wanting = self.without_snapshot()
         self._news += bool(wanting)  # later ones serve those who lag, and they look for themselves
+        elsewhere = [host for host in wanting if host != self.hosts.of[event.rank]]
         place = SnapshotPlace(event.place, event.round, event.step)
-        if not self._snapshots_of(event.rank).complete(place, event.rank, event.incarnation):
+        if not self._snapshots_of(event.rank).complete(place, event.rank, event.incarnation, bool(elsewhere)):
             return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
-        for host in wanting:
-            if host != self.hosts.of[event.rank]:
-                self.snapshots_at[host].receive(place)
+        for host in elsewhere:
+            self.snapshots_at[host].receive(place)
         return f"snapshot of version {event.round} in buffer {event.place}"
 
     def _share(self, event: Event) -> str:

@@ -41,15 +41,16 @@ class Snapshots:
         self.claims[buffer] = (rank, incarnation)
         return True
 
-    def complete(self, place: SnapshotPlace, rank: int, incarnation: int) -> bool:
+    def complete(self, place: SnapshotPlace, rank: int, incarnation: int, is_wanted: bool = False) -> bool:
         """Makes the claimed buffer the latest snapshot, unless one of that version is there or a newer one.
 
         The first of a version stays: two ranks may have begun to write what all start from, and their weights differ.
+        One that another host waits for takes its place.
         """
         if self.claims.get(place.buffer) != (rank, incarnation):
             return False
         del self.claims[place.buffer]
-        if self.latest is not None and place.version <= self.latest.version:
+        if self.latest is not None and place.version < self.latest.version + (not is_wanted):
             return False
         self.latest = place
         return True

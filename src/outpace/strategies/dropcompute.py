@@ -99,14 +99,16 @@ class DropCompute(CountsMicrobatches):
         times = memory.pop("times", [])
         now, step = engine.now_s(), memory.get("rounds", 0)
         if self.tau_ms == "auto" and step <= self.calibrate and times:
-            for index, elapsed in enumerate((*times, now - engine.began_s)):
-                engine.tell(step, index, elapsed)
+            ends = [*times, now - engine.began_s]
+            for index in reversed(range(len(ends))):  # so that a row whose beginning is known is known as a whole
+                engine.tell(step, index, ends[index])
         memory["rounds"] = step + 1
         if self.tau_ms == "auto" and step > self.calibrate and "tau" not in memory:
             memory["tau"] = self._calibrated(engine)
 
     def _calibrated(self, engine: Engine) -> float | None:
-        """What every rank finds. All have told everything up to `calibrate` before they contributed the step after."""
+        """What every rank finds, if all have equally many steps: all have told all up to `calibrate` before they
+        contributed the step after. A rank that is behind, or has not told all of a step yet, is left out."""
         first = min(SETTLING, self.calibrate - 1) + 1
         told = {
             rank: [_row(said, step) for step in range(first, self.calibrate + 1)]
