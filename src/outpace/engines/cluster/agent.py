@@ -33,7 +33,7 @@ from outpace.engines.cluster.leases import Leases
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.orders import Orders
 from outpace.engines.cluster.reducer import HostReducer
-from outpace.engines.cluster.sealing import SealedStore, Tampered
+from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
 from outpace.engines.cluster.timing import beat_s, group_s, lease_s
 from outpace.engines.cluster.transfers import Transfers
@@ -48,6 +48,7 @@ from outpace.engines.local.snapshot import SnapshotStore
 from outpace.engines.local.watch import Watch
 from outpace.engines.sums import RowSums
 from outpace.environment import cores, joined_store
+from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.round import Round
@@ -124,7 +125,7 @@ class Agent:
         """A thread that fails ends the agent. Where another agent would fail likewise, the ranks are told why."""
         try:
             work()
-        except Tampered as error:
+        except OutpaceError as error:
             self._give_up(FAILED, str(error))
         except (DistNetworkError, DistStoreError, ConnectionError) as error:
             if self._watch.ledger.ended:

@@ -19,6 +19,7 @@ from outpace.engines.local.holds import tag
 from outpace.engines.local.log import RECORD_BYTES, decode
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.engines.local.watch import Watch
+from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
 
@@ -70,6 +71,11 @@ class Delivery:
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)
         was_away = self._host not in self._watch.ledger.hosts.living and event[:2] == (Kind.AGENT, self._host)
+        if was_away and self._watch.ledger.started and self._watch.ledger.ended:
+            raise OutpaceError(
+                f"host {self._host} did not answer for so long that the others went on without it, and they have "
+                "finished training meanwhile. Their weights are the result; what this host computed since is lost"
+            )
         os.write(self._fd, record)
         self.position += RECORD_BYTES
         self._watch.refresh()

@@ -22,6 +22,7 @@ from outpace.errors import OutpaceError
 BACKEND = "OUTPACE_BACKEND"  #: which c10d backend joins the agents, if not Gloo
 _CLOCK_TRIALS = 5
 _POLL_S, _LONGEST_POLL_S = 0.00005, 0.002
+_AS_LONG_AS_IT_TAKES = timedelta(days=365)  #: a host may want nothing of another for long; silence ends no group
 
 T = TypeVar("T")
 
@@ -97,11 +98,11 @@ class Group:
 
     def send(self, tensor: torch.Tensor, host: int, tag: int) -> None:
         """Blocks until the host takes it."""
-        self._all.send([tensor], self._places[host], tag).wait()
+        self._all.send([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
 
     def receive(self, tensor: torch.Tensor, host: int, tag: int) -> None:
         """Blocks until it is here."""
-        self._all.recv([tensor], self._places[host], tag).wait()
+        self._all.recv([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
 
     def fetch(self, how: Callable[[], T]) -> T:
         """Runs something that blocks, one at a time, unless the group is over."""

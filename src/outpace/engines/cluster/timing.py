@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 15.0
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 5.0
 
 
 def lease_s(timeout_s: float) -> float:
