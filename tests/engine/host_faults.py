@@ -1,71 +1,88 @@
-"""What the ranks of the tests of faults between hosts do. Runs in processes of its own."""
+"""What ranks do in tests of faults between hosts, and who makes the faults. Ranks run in processes of their own."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
-import threading
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from ranks import Counter, Report, digest, my_rank
+from family import Board
+from ranks import Counter, Report, digest, lost, my_rank
 
-TIMEOUT_S = 20.0  # a host may be silent for 2 s
+TIMEOUT_S = 25.0  # a host may be silent for 2.5 s
+PATIENCE_S = 90.0  # no measure of anything: a hang becomes an error
+MOST_STEPS = 4000
 
 
-def count_with_a_host_in_trouble(
-    strategy: str, steps: int, directory: str, trouble: str, after: int, padding: int = 0
-) -> Report:
-    """Counts contributions while rank 0 does something to the last host. Reports its longest steps as `extra`."""
-    rank = my_rank()
+def count_until_ended(strategy: str, path: str, compute_s: float = 0.002, timeout_s: float = TIMEOUT_S) -> Report:
+    """Counts contributions until the board says that it is enough. Reports when each step began and how long it took,
+    and which contributions are in the weights."""
+    rank, board = my_rank(), Board(path)
     report = Report(rank)
-    counter = Counter(steps, strategy, report, padding, timeout_s=TIMEOUT_S)
-    note(directory, f"rank {rank}", os.getpid())
-    slowest: list[tuple[float, float]] = []
-    began = time.monotonic()
-    for step in range(steps):
-        time.sleep(0.002)
-        if rank == 0 and step == after:
-            cause(trouble, directory, counter)
-            note(directory, "trouble", int(1e6 * time.monotonic()))
-        at = time.monotonic()
-        counter.step(step)
-        slowest.append((time.monotonic() - at, at - began))
+    counter = Counter(MOST_STEPS, strategy, report, timeout_s=timeout_s)
+    steps: list[tuple[float, float]] = []
+    board.enter(rank)
+    while not board.is_ended:
+        time.sleep(compute_s)
+        began = time.monotonic()
+        counter.step(board.steps(rank))
+        steps.append((began, time.monotonic() - began))
+        board.advance(rank)
     counter.opt.finish()
-    report.final, report.stats = digest(counter.opt), counter.opt.stats
-    report.extra = sorted(slowest, reverse=True)[:3]
+    report.final, report.stats, report.extra = digest(counter.opt), counter.opt.stats, steps
+    report.counts = (counter.weight.detach() != 0).tolist()
     return report
 
 
-def cause(trouble: str, directory: str, counter: Counter) -> None:
-    """Stops or kills the last host's agent, or all of that host."""
-    ledger = counter.opt._engine.ledger
-    host = ledger.hosts.count - 1
-    ranks = [int(Path(directory, f"rank {rank}").read_text()) for rank in ledger.hosts.ranks(host)]
-    agents = agents_of(ranks)
-    if trouble == "kill agent":
-        os.kill(agents[0], signal.SIGKILL)
-    elif trouble == "kill agents":
-        for pid in agents:
+class Driver:
+    """Looks at the ranks from outside, does something to some of them, and says when it is enough."""
+
+    def __init__(self, board: Board, world: int) -> None:
+        self.board, self.world = board, world
+        self.began = self.over = 0.0  #: when the trouble began, and when all who can are back
+
+    def until(self, holds: Callable[[], bool], what: str) -> None:
+        """Looks until it holds."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not holds():
+            assert time.monotonic() < deadline, f"not true after {PATIENCE_S:.0f} s: {what}; {self.steps()}"
+            time.sleep(0.002)
+
+    def until_more(self, who: Sequence[int], steps: int) -> None:
+        """Each of these ranks has made so many more steps than now."""
+        now = self.steps()
+        self.until(lambda: all(self.board.steps(rank) >= now[rank] + steps for rank in who), f"{steps} more of {who}")
+
+    def steps(self) -> list[int]:
+        return [self.board.steps(rank) for rank in range(self.world)]
+
+    def pids(self, ranks: Sequence[int]) -> list[int]:
+        return [self.board.process(rank) for rank in ranks]
+
+    @contextlib.contextmanager
+    def stopped(self, pids: Sequence[int]) -> Iterator[None]:
+        """These processes stand still for the block."""
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            self.until(lambda: all(map(lost, pids)), f"{pids} stand still")
+            yield
+        finally:
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def kill(self, pids: Sequence[int]) -> None:
+        """These processes are gone when it returns."""
+        for pid in pids:
             os.kill(pid, signal.SIGKILL)
-    elif trouble.startswith("stop agent"):
-        stop_for(float(trouble.split()[-1]), agents)
-    elif trouble.startswith("stop host"):
-        stop_for(float(trouble.split()[-1]), ranks + agents)
-    elif trouble == "kill host":
-        for pid in agents + ranks:
-            os.kill(pid, signal.SIGKILL)
-    elif trouble != "none":
-        raise ValueError(trouble)
+        self.until(lambda: all(map(lost, pids)), f"{pids} are gone")
 
 
-def stop_for(seconds: float, pids: list[int]) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    threading.Timer(seconds, lambda: [os.kill(pid, signal.SIGCONT) for pid in pids]).start()
-
-
-def agents_of(ranks: list[int]) -> list[int]:
+def agents_of(ranks: Sequence[int]) -> list[int]:
     """The agent of these ranks' host, and the one that would follow it: children of one of them, and grandchildren."""
     parents = {int(pid): parent_of(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()}
     agents = [pid for pid, parent in parents.items() if parent in ranks and is_agent(pid)]
@@ -84,7 +101,3 @@ def is_agent(pid: int) -> bool:
         return b"outpace.engines.cluster" in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-
-
-def note(directory: str, name: str, number: int) -> None:
-    Path(directory, name).write_text(str(number))

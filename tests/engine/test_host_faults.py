@@ -1,0 +1,163 @@
+"""Agents and hosts that are stopped or killed: the others go on, nothing is lost unrecorded and nothing doubled."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+
+import family
+import host_faults
+import pytest
+from family import Board
+from host_faults import Driver, agents_of
+from test_rounds import agree, contributions
+
+import outpace
+
+WARM_UP, MORE = 30, 40  # steps of every rank before the fault, and of those who go on while it lasts
+
+
+def run(what, strategy: str, ranks: int, hosts: int, fault: Callable[[Driver], None], tmp_path):
+    """Ranks that train while somebody makes a fault."""
+    driver = Driver(Board(tmp_path / "board"), ranks)
+    failed: list[BaseException] = []
+
+    def drive() -> None:
+        try:
+            driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
+            fault(driver)
+        except BaseException as error:
+            failed.append(error)
+        finally:
+            driver.board.end()
+
+    thread = threading.Thread(target=drive)
+    thread.start()
+    try:
+        return outpace.spawn(*what(strategy, str(tmp_path / "board")), hosts=hosts)
+    finally:
+        driver.board.end()
+        thread.join()
+        if failed:
+            raise failed[0]
+
+
+def counting(ranks: int):
+    return lambda strategy, path: (host_faults.count_until_ended, ranks, (strategy, path))
+
+
+def marching(ranks: int):
+    return lambda strategy, path: (family.march, ranks, (strategy, path, -1, "", 0))
+
+
+def check_account(reports: list, all_steps: dict[int, int]) -> None:
+    """Every step of every rank is in one round, or recorded as dropped; weights say the same as the ledger."""
+    agree(reports)
+    given = contributions(reports)
+    assert max(Counter((rank, step) for rank, _, step in given).values()) == 1
+    for stats in reports[0].stats.ranks:
+        applied = sum(reports[0].counts[stats.rank])
+        assert applied == stats.on_time + stats.carried
+        if stats.rank in all_steps:
+            assert applied + stats.dropped == all_steps[stats.rank]
+
+
+def steps_of(reports: list) -> dict[int, int]:
+    return {report.rank: report.stats.steps for report in reports}
+
+
+def kill_agent(driver: Driver) -> None:
+    driver.kill(agents_of(driver.pids([2, 3]))[:1])
+    driver.until_more(range(4), MORE)
+
+
+def kill_agent_and_its_follower(driver: Driver) -> None:
+    driver.kill(agents_of(driver.pids([2, 3])))
+    driver.until_more(range(4), MORE)
+
+
+def kill_agents_of_both_hosts(driver: Driver) -> None:
+    driver.kill([agents_of(driver.pids([0, 1]))[0], agents_of(driver.pids([2, 3]))[0]])
+    driver.until_more(range(4), MORE)
+
+
+def stop_agent(driver: Driver) -> None:
+    with driver.stopped(agents_of(driver.pids([2, 3]))[:1]):
+        driver.until_more([0, 1], MORE)
+    driver.until_more(range(4), MORE)
+
+
+def stop_host(driver: Driver) -> None:
+    with driver.stopped(driver.pids([2, 3]) + agents_of(driver.pids([2, 3]))):
+        driver.until_more([0, 1], MORE)
+    driver.until_more(range(4), MORE)
+
+
+def stop_first_host(driver: Driver) -> None:
+    with driver.stopped(driver.pids([0, 1]) + agents_of(driver.pids([0, 1]))):
+        driver.until_more([2, 3], MORE)
+    driver.until_more(range(4), MORE)
+
+
+def stop_rank(driver: Driver) -> None:
+    with driver.stopped(driver.pids([3])):
+        driver.until_more([0, 1, 2], MORE)
+    driver.until_more(range(4), MORE)
+
+
+PASSING = [
+    kill_agent,
+    kill_agent_and_its_follower,
+    kill_agents_of_both_hosts,
+    stop_agent,
+    stop_host,
+    stop_first_host,
+    stop_rank,
+]
+
+
+@pytest.mark.parametrize("fault", PASSING)
+def test_ranks_go_on_agree_and_lose_nothing_unrecorded(fault, tmp_path):
+    reports = run(counting(4), "eager-majority", 4, 2, fault, tmp_path)
+    check_account(reports, steps_of(reports))
+
+
+def test_a_stopped_rank_is_no_fault_of_its_host(tmp_path):
+    reports = run(counting(4), "eager-majority", 4, 2, stop_rank, tmp_path)
+    assert {incarnation for _, incarnation, _ in contributions(reports)} == {1}, "a host was given up"
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("killed", [0, -1])
+def test_a_killed_host_is_left_behind_and_nothing_committed_is_lost(hosts, killed, tmp_path):
+    ranks = 2 * hosts
+    gone = [2 * (killed % hosts), 2 * (killed % hosts) + 1]
+    others = [rank for rank in range(ranks) if rank not in gone]
+
+    def kill_host(driver: Driver) -> None:
+        driver.kill(driver.pids(gone) + agents_of(driver.pids(gone)))
+        driver.until_more(others, MORE)
+
+    reports = run(counting(ranks), "eager-solo", ranks, hosts, kill_host, tmp_path)
+    assert [report.rank for report in reports if report is not None] == others
+    left = [report for report in reports if report is not None]
+    check_account(left, steps_of(left))
+    assert [r.state for r in left[0].stats.ranks if r.rank in gone] == ["dead", "dead"]
+
+
+def test_a_killed_rank_is_its_hosts_business(tmp_path):
+    def kill_rank(driver: Driver) -> None:
+        driver.kill(driver.pids([3]))
+        driver.until_more([0, 1, 2], MORE)
+
+    reports = run(counting(4), "eager-majority", 4, 2, kill_rank, tmp_path)
+    left = [report for report in reports if report is not None]
+    check_account(left, steps_of(left))
+    assert {incarnation for _, incarnation, _ in contributions(left)} == {1}, "a host was given up"
+
+
+@pytest.mark.parametrize("fault", [kill_agent, stop_host])
+@pytest.mark.parametrize("strategy", ["wagma:sync_every=5", "ad-psgd", "sgp", "d-psgd", "local-sgd:every=4"])
+def test_weights_that_are_averaged_end_equal_after_a_fault(strategy, fault, tmp_path):
+    seen = run(marching(4), strategy, 4, 2, fault, tmp_path)
+    assert len({report.final for report in seen}) == 1
+    assert all(report.is_finite for report in seen)
