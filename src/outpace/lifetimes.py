@@ -7,11 +7,13 @@ others then learn that it died.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 import weakref
 
 from outpace.engines.replicas import ReplicaEngine
+from outpace.errors import OutpaceError
 from outpace.observe import recorder
 
 _open: weakref.WeakSet[ReplicaEngine] = weakref.WeakSet()
@@ -36,7 +38,8 @@ def end_all() -> None:
     failed = getattr(sys, "last_value", None) is not None
     for engine in list(_open):
         if not failed:
-            engine.leave()
+            with contextlib.suppress(OutpaceError):  # where the others cannot be told, there is nobody to tell it to
+                engine.leave()
         engine.close()
         forget(engine)
     recorder.close_all()

@@ -139,7 +139,7 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("step")
         is_loss_wanted = self._strategy.follows_loss or self._trace.is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
-        self._last = self._engine.run(self._computed_step(work))
+        self._last = self._engine.run(self._computed_step, work)
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()
         self._engine.begin_computing()
@@ -180,9 +180,9 @@ class DistributedOptimizer(Optimizer):
             self._replica.hyper = position["hyper"].encode()
             self._steps = position["steps"]
             self._engine.resume_steps(position["steps"])
-        self._engine.run(self._engine.synchronize(resume_round=0 if position is None else position["version"]))
+        self._engine.run(self._engine.synchronize, 0 if position is None else position["version"])
         for pending in [] if position is None else position["pending"]:
-            self._engine.run(self._engine.give_again(pending))
+            self._engine.run(self._engine.give_again, pending)
         if position is not None and "extra" in position:
             self._replica.load_extra_state(position["extra"])
         self._trace.synchronized(began)
@@ -217,8 +217,8 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("synchronize")
         began = time.monotonic_ns()
         self._trace.pausing("synchronize", began)
-        self._engine.run(self._strategy.meet(self._engine))
-        self._engine.run(self._engine.synchronize())
+        self._engine.run(self._strategy.meet, self._engine)
+        self._engine.run(self._engine.synchronize)
         self._trace.synchronized(began)
 
     def finish(self) -> None:
@@ -229,8 +229,8 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("finish")
         began = time.monotonic_ns()
         self._trace.pausing("finish", began)
-        self._engine.run(self._strategy.meet(self._engine))
-        self._engine.run(self._engine.finish())
+        self._engine.run(self._strategy.meet, self._engine)
+        self._engine.run(self._engine.finish)
         self._finished = True
         lifetimes.forget(self._engine)
         self._engine.close()
@@ -280,7 +280,7 @@ class DistributedOptimizer(Optimizer):
 
     def _boundary(self, batches: MicrobatchRound) -> After:
         """Between two micro-batches."""
-        after = self._engine.run(self._computed_microbatch(batches))
+        after = self._engine.run(self._computed_microbatch, batches)
         if self._engine.rules.cumulative:
             self.zero_grad()  # what was computed is with the others, and what comes is added to it there
         return after

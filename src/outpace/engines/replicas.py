@@ -42,8 +42,8 @@ class ReplicaEngine(SharingEngine):
     # -- what an engine brings -------------------------------------------------------------------------------------
 
     @abstractmethod
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs one of the calls below to its end, from code that is not a coroutine."""
+    def run(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Runs one of the calls below, or a strategy's, to its end, from code that is not a coroutine."""
 
     @abstractmethod
     def close(self) -> None:

@@ -123,7 +123,7 @@ class SimulatedRank:
         pace = self._job.scenario.pace(self._rank)
         engine = TrainingEngine(world, tensors, self._rank, replica, pace, self.task.drive)
         self.engines.append(engine)
-        engine.run(engine.join())
+        engine.run(engine.join)
         return engine
 
     def check(self) -> None:

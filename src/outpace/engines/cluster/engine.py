@@ -1,12 +1,13 @@
 """The cluster engine: a rank among several hosts. As on one machine, with an agent that writes the log and reduces.
 
-Owns what a rank does when its host was given up by the others: it comes back under a new number, and what it was about
-to say is said again.
+Owns what a rank does when its host was given up by the others: it comes back under a new number. What it was about to
+contribute to a round is said again. Where weights are averaged there is no round it could still be in: it takes up the
+others' weights, and what it was doing is done again on top of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from torch.distributed import Store  # type: ignore[attr-defined]
@@ -20,10 +21,15 @@ from outpace.engines.local.arena_engine import ArenaEngine
 from outpace.engines.local.bell import Bell
 from outpace.engines.local.watch import Watch
 from outpace.engines.replicas import T
+from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
 
 _NOT_OF_A_LIFE = (Kind.JOIN, Kind.SEAL, Kind.DEAD)  # may be said by anybody, at any time
+
+
+class CameBack(OutpaceError):
+    """This rank's host was given up and is back: whatever was under way is of another time."""
 
 
 class ClusterEngine(ArenaEngine):
@@ -57,12 +63,16 @@ class ClusterEngine(ArenaEngine):
         """The agents do that."""
         return False
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """A rank whose host was away takes up the others' weights before it goes on with its own work."""
-        if self._is_of_another_time:
-            self._is_of_another_time = False
-            super().run(self._share_beginning())
-        return super().run(coroutine)
+    def run(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """A rank whose host was away meanwhile takes up the others' weights, and does it again."""
+        while True:
+            try:
+                if self._is_of_another_time:
+                    super().run(self._share_beginning)
+                    self._is_of_another_time = False
+                return super().run(call, *arguments)
+            except CameBack:
+                continue
 
     def _append(self, event: Event) -> str:
         """What a rank says in the name of a life that the others have given up is said again in the next one."""
@@ -86,5 +96,7 @@ class ClusterEngine(ArenaEngine):
         """Joins under a new number. Rounds that were reduced without this host are passed over by a snapshot."""
         self.incarnation = self.ledger.members.by_rank[self.rank].incarnation + 1
         super()._append(Event(Kind.JOIN, self.rank, self.incarnation))
-        self.steps = max(self.steps, self.ledger.published.shelves[self.rank].first)
-        self._is_of_another_time = self.rules.publishes is not None
+        if self.rules.publishes is not None:
+            self._go_on_from(self.steps)
+            self._is_of_another_time, self.has_left = True, False
+            raise CameBack

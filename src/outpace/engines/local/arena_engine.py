@@ -82,9 +82,9 @@ class ArenaEngine(ReplicaEngine):
         """Seconds this rank has spent waiting for others."""
         return self._watch.waited_s
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         """All waiting is inside the calls, so that a coroutine simply runs to its end."""
-        return run(coroutine)
+        return run(call(*arguments))
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
@@ -97,7 +97,7 @@ class ArenaEngine(ReplicaEngine):
             )
         try:
             self._holds.release()
-            self.run(self.join())
+            self.run(self.join)
         except BaseException:
             self.close()
             raise
@@ -229,7 +229,7 @@ class ArenaEngine(ReplicaEngine):
     def _write_overdue_snapshot(self) -> bool:
         if not self._snapshot_is_overdue():
             return False
-        self.run(self._write_snapshot())
+        run(self._write_snapshot())
         return True
 
     def _vector_at(self, offset: int) -> list[torch.Tensor]:

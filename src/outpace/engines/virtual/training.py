@@ -112,11 +112,11 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
         self._pace = pace
         self._driver = driver
 
-    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+    def run(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
         """Runs a call for a rank that is a thread, not a coroutine."""
         if self._driver is None:
             raise RuntimeError("this simulated rank is a coroutine: await its calls")
-        result: T = self._driver(coroutine)
+        result: T = self._driver(call(*arguments))
         return result
 
     def close(self) -> None:
