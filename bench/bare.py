@@ -10,14 +10,15 @@ import torch
 import torch.distributed as dist
 
 from outpace.engines.base import Result, Work, run
-from outpace.engines.local.engine import LocalEngine
+from outpace.engines.cluster.open import open_cluster
+from outpace.engines.local.arena_engine import ArenaEngine
 from outpace.engines.local.open import open_local
 from outpace.environment import whereami
 from outpace.replica import OptimizerReplica
 from outpace.strategies import strategy
 
 TIMEOUT_S = 120.0
-#: Rounds for each rank of the world before measuring: until there has been a result in every slot, and every rank has
+#: Rounds for each rank of a host before measuring: until there has been a result in every slot, and every rank has
 #: written a snapshot into both buffers, so that no page is touched for the first time while measuring.
 WARM_UP = 16
 
@@ -50,15 +51,17 @@ class BareRank:
     def __init__(self, elements: int, choice: str, deposits: bool) -> None:
         place = whereami()
         self._strategy = strategy(choice)
-        replica = BareReplica(elements, deposits)
+        self.replica = BareReplica(elements, deposits)
+        self._warm_up = WARM_UP * place.local_world
         rules = self._strategy.rules(place.world)
-        self.engine: LocalEngine = open_local(replica, rules, place, None, TIMEOUT_S)
+        opening = open_local if place.is_one_host else open_cluster
+        self.engine: ArenaEngine = opening(self.replica, rules, place, None, TIMEOUT_S)
 
     def step(self) -> None:
         run(self._strategy.step(self.engine, Work()))
 
     def warm_up(self) -> None:
-        for _ in range(WARM_UP * self.engine.world):
+        for _ in range(self._warm_up):
             self.step()
 
     def close(self) -> None:
