@@ -77,8 +77,9 @@ class Ledger:
         return self.snapshots_at[self.host]
 
     def has_result(self, number: int) -> bool:
-        """Whether the result of a complete round lies in the memory of this ledger's host."""
-        return number >= self.hosts.begins.get(self.host, 0)
+        """Whether the result of a complete round lies in the memory of this ledger's host. While the others do without
+        that host, what they complete does not."""
+        return self.host in self.hosts.living and number >= self.hosts.begins.get(self.host, 0)
 
     def without_snapshot(self) -> list[int]:
         """Hosts that the next snapshot is sent to: they have none, or one from before they were given up."""

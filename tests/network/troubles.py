@@ -1,0 +1,179 @@
+"""Ranks of several hosts that train while somebody does something to one of them; what it costs, and the account.
+
+Hosts are network namespaces; ranks are started one by one, so that nobody ends the others when one dies. The first host
+holds the store and is left alone; the last one gets into trouble.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from tests.network.launch import Job, plain
+from tests.network.namespaces import Hosts
+
+ENGINE_TESTS = Path(__file__).parents[1] / "engine"
+sys.path.append(str(ENGINE_TESTS))  # whose ranks these are, and who makes their faults
+
+from family import Board  # noqa: E402
+from host_faults import Driver, agents_of  # noqa: E402
+
+PROGRAM = Path(__file__).parent / "programs" / "counting.py"
+WARM_UP, MORE = 30, 40  #: steps of every rank before the trouble, and of everybody who can after it
+ENDED_S = 60.0
+
+
+@dataclass
+class Scene:
+    """Hosts, their ranks, and who looks at them."""
+
+    hosts: Hosts
+    job: Job
+    driver: Driver
+
+    @property
+    def victims(self) -> list[int]:
+        """The ranks of the last host."""
+        return list(range(self.job.world - self.job.ranks_per_host, self.job.world))
+
+    @property
+    def others(self) -> list[int]:
+        return [rank for rank in range(self.job.world) if rank not in self.victims]
+
+    def agents(self) -> list[int]:
+        """Of the last host."""
+        return agents_of(self.driver.pids(self.victims))
+
+    def lasting(self, seconds: float) -> None:
+        """Lets a fault last so long: its length is what is measured."""
+        time.sleep(seconds)
+
+
+@dataclass
+class Outcome:
+    """What became of a run with trouble in it."""
+
+    usual_s: float  #: of a step of the others, median before
+    pause_s: float  #: their longest step after the trouble began
+    recovery_s: float | None  #: from its end until the last of its ranks has completed a step; None if they are gone
+    applied: int
+    dropped: int  #: recorded with a reason
+    lost: int  #: steps of living ranks that are neither
+    doubled: int
+    is_agreed: bool  #: all who live had the same bits after every round, and at the end
+
+
+Trouble = Callable[[Scene], "float | None"]  #: makes it; returns when it was over, None if its ranks are gone
+
+
+def stop_agent(scene: Scene, seconds: float = 3.0) -> float:
+    with scene.driver.stopped(scene.agents()[:1]):
+        scene.lasting(seconds)
+    return time.monotonic()
+
+
+def kill_agent(scene: Scene) -> float:
+    scene.driver.kill(scene.agents()[:1])
+    return time.monotonic()
+
+
+def kill_agent_and_its_follower(scene: Scene) -> float:
+    scene.driver.kill(scene.agents())
+    return time.monotonic()
+
+
+def stop_rank(scene: Scene, seconds: float = 3.0) -> float:
+    with scene.driver.stopped(scene.driver.pids(scene.victims[-1:])):
+        scene.lasting(seconds)
+    return time.monotonic()
+
+
+def kill_host(scene: Scene) -> None:
+    scene.hosts[len(scene.hosts) - 1].kill()
+
+
+def cut_off(scene: Scene, seconds: float = 5.0) -> float:
+    host = scene.hosts[len(scene.hosts) - 1]
+    host.cut()
+    try:
+        scene.lasting(seconds)
+    finally:
+        host.restore()
+    return time.monotonic()
+
+
+def play(
+    hosts: Hosts, trouble: Trouble, ranks: int, strategy: str, compute_s: float = 0.01, timeout_s: float = 20.0
+) -> Outcome:
+    """One run with one trouble in it."""
+    board = hosts.directory / "board"
+    with suppress(FileNotFoundError):
+        board.unlink()
+    env = {"PYTHONPATH": str(ENGINE_TESTS)}
+    given = (strategy, str(board), str(compute_s), str(timeout_s))
+    with plain(hosts, PROGRAM, *given, ranks=ranks, env=env) as job:
+        scene = Scene(hosts, job, Driver(Board(board), job.world))
+        job.until(lambda: min(scene.driver.steps()) >= WARM_UP, "all have begun")
+        began = time.monotonic()
+        over = trouble(scene)
+        job.until(_more(scene, scene.others if over is None else range(job.world)), "everybody goes on")
+        scene.driver.board.end()
+        living = scene.others if over is None else list(range(job.world))
+        job.until(lambda: all(_has_reported(job, rank) for rank in living), "all have ended", ENDED_S)
+        reports = [json.loads(job.said(rank).splitlines()[-1]) for rank in living]
+    return _outcome(reports, scene, began, over)
+
+
+def _more(scene: Scene, who: Iterable[int]) -> Callable[[], bool]:
+    wanted = {rank: scene.driver.board.steps(rank) + MORE for rank in who}
+    return lambda: all(scene.driver.board.steps(rank) >= steps for rank, steps in wanted.items())
+
+
+def _has_reported(job: Job, rank: int) -> bool:
+    said = job.said(rank)
+    return said.endswith("\n") and said.splitlines()[-1].startswith("{")
+
+
+def _outcome(reports: list[dict[str, Any]], scene: Scene, began: float, over: float | None) -> Outcome:
+    others = [step for report in reports if report["rank"] in scene.others for step in report["steps"]]
+    first, given = reports[0], _contributions(reports)
+    counted = Counter((rank, step) for rank, _, step in given)
+    dropped = {stats["rank"]: stats["dropped"] for stats in first["ranks"]}
+    steps = {report["rank"]: len(report["steps"]) for report in reports}
+    return Outcome(
+        usual_s=median(took for at, took in others if at < began),
+        pause_s=max(took for at, took in others if at + took >= began),
+        recovery_s=None if over is None else _recovery_s(reports, scene.victims, over),
+        applied=sum(first["applied"]),
+        dropped=sum(dropped.values()),
+        lost=sum(abs(count - first["applied"][rank] - dropped[rank]) for rank, count in steps.items()),
+        doubled=sum(count - 1 for count in counted.values()),
+        is_agreed=_is_agreed(reports),
+    )
+
+
+def _recovery_s(reports: list[dict[str, Any]], victims: list[int], over: float) -> float:
+    """Until each of its ranks has completed a step that it had begun, or began, after the trouble was over."""
+    ends = [[at + took for at, took in report["steps"]] for report in reports if report["rank"] in victims]
+    return max(next(end for end in mine if end >= over) for mine in ends) - over
+
+
+def _contributions(reports: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
+    rounds = {number: members for report in reports for number, members in report["rounds"].items()}
+    return [tuple(member) for members in rounds.values() for member in members]
+
+
+def _is_agreed(reports: list[dict[str, Any]]) -> bool:
+    seen: dict[str, set[str]] = {"end": {report["final"] for report in reports}}
+    for report in reports:
+        for number, found in report["digests"].items():
+            seen.setdefault(number, set()).add(found)
+    return all(len(found) == 1 for found in seen.values())
