@@ -1,0 +1,205 @@
+"""Several hosts: agents that begin, hosts that are given up and come back, at any place in the log."""
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.rules import Rules
+from tests.protocol.logs import arrive, join
+
+HOSTS = (0, 0, 1, 1, 2)
+WORLD, COUNT = len(HOSTS), max(HOSTS) + 1
+
+
+def agent(host: int, serial: int) -> Event:
+    return Event(Kind.AGENT, host, serial)
+
+
+def gone(host: int, serial: int) -> Event:
+    return Event(Kind.GONE, host, serial)
+
+
+def done_by(ledger: Ledger, host: int) -> Event:
+    sealed = ledger.reducing
+    return Event(Kind.DONE, host, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=1.0)
+
+
+class Cluster:
+    """A ledger for each host, all of one log, and an account of every contribution kept beside them."""
+
+    def __init__(self, **choices) -> None:
+        rules = Rules(WORLD, **{"grace": 0, "quorum": "majority", "min_ranks": 1, **choices}, hosts=HOSTS)
+        self.ledgers = [Ledger(rules, host) for host in range(COUNT)]
+        self.given: dict[tuple[int, int, int], int] = {}  # contribution -> its place in the log
+        self.given_up = [-1] * COUNT  # where in the log a host was given up last
+        self.applied: dict[int, list[tuple[int, int, int]]] = {}
+        self.has: dict[int, set[int]] = {}  # round -> hosts that have said they have its result, and were not lost
+        self.serials, self.length = [0] * COUNT, 0
+        self.lives, self.steps = [1] * WORLD, [0] * WORLD
+        for host in range(COUNT):
+            self.begin(host)
+        for rank in range(WORLD):
+            self.say(join(rank))
+
+    @property
+    def ledger(self) -> Ledger:
+        return self.ledgers[0]
+
+    def say(self, event: Event) -> str:
+        """Everybody reads it."""
+        before, attempt = self.ledger.reducing, set(self.ledger.done_by)
+        reason = {ledger.apply(event) for ledger in self.ledgers}
+        assert len(reason) == 1
+        self.length += 1
+        if not (words := reason.pop()).startswith("ignored"):
+            self._account(event, before, attempt)
+        return words
+
+    def _account(self, event, before, attempt) -> None:
+        if event.kind == Kind.ARRIVE:
+            self.given[event.rank, event.incarnation, event.step] = self.length
+        if event.kind == Kind.GONE:
+            self.given_up[event.rank] = self.length
+            for hosts in self.has.values():
+                hosts.discard(event.rank)
+        for number, record in self.ledger.completed.items():
+            if number not in self.applied:
+                self.applied[number] = [] if record.void else [c[:3] for c in record.contributions]
+                had = attempt | ({event.rank} if event.kind == Kind.DONE else set())
+                self.has[number] = had if not record.void else set(range(COUNT))
+                if event.kind == Kind.DONE:
+                    assert before is not None
+                    assert self.ledger.hosts.living <= had, "a living host does not have the result"
+                for key in self.applied[number]:
+                    assert self.given[key] > self.given_up[HOSTS[key[0]]], "work of a host that was given up"
+
+    def begin(self, host: int) -> None:
+        self.serials[host] += 1
+        self.say(agent(host, self.serials[host]))
+
+    def give_up(self, host: int) -> None:
+        self.say(gone(host, self.serials[host]))
+
+    def step(self, rank: int, lag: int = 0) -> None:
+        """As a rank does: comes back if it was given up, and contributes if it has a row for it."""
+        ledger = self.ledger
+        member = ledger.members.by_rank[rank]
+        if HOSTS[rank] not in ledger.hosts.living:
+            return
+        if not member.alive:
+            self.lives[rank] += 1
+            self.say(join(rank, self.lives[rank]))
+        row = ledger.free_row(rank)
+        if row is not None and member.state == "active":
+            self.steps[rank] += 1
+            version = max(0, ledger.complete - lag)
+            self.say(arrive(rank, version, self.steps[rank], row=row, incarnation=self.lives[rank]))
+
+    def reduce(self, host: int) -> None:
+        if self.ledger.reducing is not None and host in self.ledger.hosts.living:
+            self.say(done_by(self.ledger, host))
+
+    def die(self, rank: int) -> None:
+        self.say(Event(Kind.DEAD, rank, self.lives[rank]))
+
+    def check(self) -> None:
+        self._check_exactly_once()
+        self._check_results()
+        self._check_state()
+
+    def _check_exactly_once(self) -> None:
+        ledger = self.ledger
+        applied = Counter(c for members in self.applied.values() for c in members)
+        pending = [c[:3] for c in [*ledger.on_time, *ledger.carried]]
+        pending += [c[:3] for c in ledger.reducing.contributions] if ledger.reducing else []
+        assert max((applied + Counter(pending)).values(), default=0) <= 1
+        assert set(applied) | set(pending) <= set(self.given)
+        tallies = ledger.members.tallies.values()
+        assert sum(t.on_time + t.carried for t in tallies) == len(applied)
+        assert sum(t.dropped for t in tallies) == len(self.given) - len(applied) - len(pending)
+
+    def _check_results(self) -> None:
+        for ledger in self.ledgers:
+            for number, record in ledger.completed.items():
+                if ledger.has_result(number) and not record.void:
+                    assert ledger.host in self.has[number], f"host {ledger.host} never had round {number}"
+
+    def _check_state(self) -> None:
+        plain = json.loads(json.dumps(self.ledger.to_state()))
+        again = Ledger.from_state(self.ledger.rules, plain)
+        assert json.loads(json.dumps(again.to_state())) == plain
+
+
+ACTIONS = {
+    "step": (lambda c, n, m: c.step(n % WORLD, m % 3), 6),
+    "reduce": (lambda c, n, m: c.reduce(n % COUNT), 8),
+    "give_up": (lambda c, n, m: c.give_up(n % COUNT), 1),
+    "begin": (lambda c, n, m: c.begin(n % COUNT), 2),
+    "die": (lambda c, n, m: c.die(n % WORLD), 1),
+}
+NAMES = [name for name, (_, weight) in ACTIONS.items() for _ in range(weight)]
+CHOICES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 9), st.integers(0, 9)), max_size=120)
+
+
+@settings(deadline=None, max_examples=150)
+@given(CHOICES, st.sampled_from(["solo", "majority", "full"]), st.sampled_from(["carry", "count", "drop"]))
+def test_nothing_is_lost_or_doubled_whichever_hosts_are_given_up_when(choices, quorum, late):
+    cluster = Cluster(quorum=quorum, late=late)
+    for name, number, other in choices:
+        ACTIONS[name][0](cluster, number, other)
+        cluster.check()
+
+
+@settings(deadline=None, max_examples=50)
+@given(CHOICES)
+def test_whoever_is_left_goes_on(choices):
+    cluster = Cluster(quorum="majority")
+    for name, number, other in choices:
+        ACTIONS[name][0](cluster, number, other)
+    for host in range(COUNT):
+        cluster.begin(host)
+    began = cluster.ledger.complete
+    for _ in range(3):
+        for rank in range(WORLD):
+            cluster.step(rank)
+        for host in (*range(COUNT), *range(COUNT)):
+            cluster.reduce(host)
+    cluster.check()
+    assert cluster.ledger.complete > began
+
+
+def test_a_round_is_complete_when_every_living_host_has_it():
+    cluster = Cluster(quorum="full")
+    for rank in range(WORLD):
+        cluster.step(rank)
+    cluster.reduce(0)
+    cluster.reduce(2)
+    assert cluster.ledger.complete == 0
+    assert cluster.say(done_by(cluster.ledger, 1)) == "round 0 complete"
+
+
+def test_a_round_is_reduced_again_without_the_work_of_a_host_that_is_given_up():
+    cluster = Cluster(quorum="full")
+    for rank in range(WORLD):
+        cluster.step(rank)
+    cluster.reduce(2)
+    cluster.give_up(2)
+    sealed = cluster.ledger.reducing
+    assert ([c.rank for c in sealed.contributions], sealed.attempt) == ([0, 1, 2, 3], 1)
+    cluster.reduce(0)
+    cluster.reduce(1)
+    assert [c[0] for c in cluster.applied[0]] == [0, 1, 2, 3]
+    assert not cluster.ledgers[2].has_result(0), "it had another result"
+    assert cluster.ledger.members.tallies[4].dropped == 1
+
+
+@pytest.mark.parametrize("late", [agent(1, 1), gone(1, 0)])
+def test_what_is_said_of_an_older_agent_changes_nothing(late):
+    cluster = Cluster()
+    assert cluster.say(late).startswith("ignored")
+    assert cluster.ledger.hosts.living == {0, 1, 2}
