@@ -190,7 +190,7 @@ class Agent:
         while True:
             self._leases.beat(self._delivery.entries)
             living = self._membership.living
-            silent = self._leases.silent(list(range(self._read_hosts.count)))
+            silent = self._leases.silent({h: self._membership.serial(h) for h in range(self._read_hosts.count)})
             self._store_answered = time.monotonic()
             if self._watch.ledger.started:
                 for host in set(silent) & set(living):

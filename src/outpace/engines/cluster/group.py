@@ -22,6 +22,7 @@ from outpace.errors import OutpaceError
 BACKEND = "OUTPACE_BACKEND"  #: which c10d backend joins the agents, if not Gloo
 _CLOCK_TRIALS = 5
 _POLL_S, _LONGEST_POLL_S = 0.00005, 0.002
+_POLL_SHARE = 1 / 16  #: of what was waited so far: it is noticed so much too late at most
 _AS_LONG_AS_IT_TAKES = timedelta(days=365)  #: a host may want nothing of another for long; silence ends no group
 
 T = TypeVar("T")
@@ -55,12 +56,12 @@ class Group:
 
     def end(self, work: Any) -> None:
         """Waits for what was begun, unless the group is over."""
-        pause = _POLL_S
+        began = time.monotonic()
         while work is not None and not work.is_completed():
             if self.is_over:
                 raise Abandoned
-            time.sleep(pause)
-            pause = min(_LONGEST_POLL_S, 1.5 * pause)
+            waited_s = time.monotonic() - began
+            time.sleep(min(_LONGEST_POLL_S, max(_POLL_S, _POLL_SHARE * waited_s)))
         if work is not None:
             work.wait()
 

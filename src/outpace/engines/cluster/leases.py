@@ -18,7 +18,7 @@ class Leases:
     def __init__(self, store: Any, prefix: str, key: bytes, host: int, lease_s: float) -> None:
         self._store, self._prefix, self._key, self._host = store, prefix, key, host
         self._lease_s = lease_s
-        self._seen: dict[int, tuple[int, float]] = {}  # host -> its number, and when it last grew
+        self._seen: dict[int, tuple[tuple[int, int], float]] = {}  # host -> its agent and number, and since when
         self._beats = 0
         self._entries: dict[int, int] = {}
 
@@ -29,28 +29,33 @@ class Leases:
         value = self._beats.to_bytes(8, "little") + entries.to_bytes(8, "little")
         self._store.set(place, seal(self._key, place, value))
 
-    def silent(self, hosts: list[int]) -> list[int]:
-        """Those of these hosts that have been silent for a lease."""
-        others = [host for host in hosts if host != self._host]
+    def silent(self, agents: dict[int, int]) -> list[int]:
+        """Those of these hosts, given with the numbers of their agents, that have been silent for a lease.
+
+        That an agent begins is a sign of life, too: one that was cut off may get back one connection before another.
+        """
+        others = [host for host in agents if host != self._host]
         began = time.monotonic()
         there = [host for host in others if self._store.check([self._at(host)])]
         values = self._store.multi_get([self._at(host) for host in there]) if there else []
         now = time.monotonic()
         for host, sealed in zip(there, values, strict=True):
             value = unseal(self._key, self._at(host), sealed)
-            beats = int.from_bytes(value[:8], "little")
-            if self._seen.get(host, (-1, 0.0))[0] != beats:
-                self._seen[host] = (beats, now)
+            self._note(host, (agents[host], int.from_bytes(value[:8], "little")), now)
             self._entries[host] = int.from_bytes(value[8:], "little")
+        for host in set(others) - set(there):
+            self._note(host, (agents[host], -1), now)
         if now - began > self._lease_s / 2:  # it is this host that was away: begin anew
-            self._seen = {host: (beats, now) for host, (beats, _) in self._seen.items()}
-        for host in others:
-            self._seen.setdefault(host, (-1, now))
+            self._seen = {host: (sign, now) for host, (sign, _) in self._seen.items()}
         return [host for host in others if now - self._seen[host][1] > self._lease_s]
 
     def had_by_all(self, hosts: list[int], mine: int) -> int:
         """How many entries of the log all of these hosts have."""
         return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])
+
+    def _note(self, host: int, sign: tuple[int, int], now: float) -> None:
+        if host not in self._seen or self._seen[host][0] != sign:
+            self._seen[host] = (sign, now)
 
     def _at(self, host: int) -> str:
         return f"{self._prefix}/alive/{host}"

@@ -1,0 +1,109 @@
+"""What agents and hosts in trouble cost the others, and what becomes of the work.
+
+    python -m bench.host_faults > host_faults.json   some minutes; as root, with iproute2; the table goes to stderr
+
+Three hosts of two ranks, network namespaces of this machine, eager-majority, 10 ms of computing as a sleep. The last
+host gets into trouble; `timeout_s` is 20, so that a silent host is given up after 2 s.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from bench.figures import Figure, spread
+from bench.machine import machine
+from bench.page import with_spread
+from bench.run import Run
+from tests.network import troubles
+from tests.network.namespaces import Hosts, why_not
+
+HOSTS, RANKS_PER_HOST, STRATEGY = 3, 2, "eager-majority"
+TROUBLES: dict[str, troubles.Trouble] = {
+    "a rank stopped for 3 s": troubles.stop_rank,
+    "an agent stopped for 3 s": troubles.stop_agent,
+    "an agent killed": troubles.kill_agent,
+    "an agent and its follower killed": troubles.kill_agent_and_its_follower,
+    "a host killed": troubles.kill_host,
+    "a host cut off for 5 s": troubles.cut_off,
+}
+
+
+def measure(run: Run) -> dict[str, Any]:
+    """Every trouble, repeat by repeat, each in a run of its own."""
+    found: dict[str, list[troubles.Outcome]] = {}
+    with run.until_ctrl_c(), Hosts(HOSTS) as hosts:
+        for _ in run.repeats("hosts in trouble"):
+            for name, trouble in TROUBLES.items():
+                run.say(f"hosts in trouble: {name}")
+                found.setdefault(name, []).append(troubles.play(hosts, trouble, RANKS_PER_HOST, STRATEGY))
+    return {"hosts": HOSTS, "ranks": HOSTS * RANKS_PER_HOST, "rows": [_row(name, runs) for name, runs in found.items()]}
+
+
+def _row(name: str, runs: list[troubles.Outcome]) -> dict[str, Any]:
+    back = [outcome.recovery_s for outcome in runs if outcome.recovery_s is not None]
+    return {
+        "trouble": name,
+        "usual_s": spread([outcome.usual_s for outcome in runs]),
+        "pause_s": spread([outcome.pause_s for outcome in runs]),
+        "recovery_s": spread(back) if back else None,
+        "applied": sum(outcome.applied for outcome in runs),
+        "dropped": sum(outcome.dropped for outcome in runs),
+        "lost": sum(outcome.lost for outcome in runs),
+        "doubled": sum(outcome.doubled for outcome in runs),
+        "is_agreed": all(outcome.is_agreed for outcome in runs),
+        "runs": [dataclasses.asdict(outcome) for outcome in runs],
+    }
+
+
+def table(figures: dict[str, Any]) -> Table:
+    """For people."""
+    columns = ("trouble", "usual step", "longest step of the others", "its ranks are back after")
+    found = Table(*columns, "applied", "dropped", "lost", "doubled", "same bits")
+    for row in figures["rows"]:
+        back = "-" if row["recovery_s"] is None else _ms(row["recovery_s"])
+        account = [f"{row[name]:,}" for name in ("applied", "dropped", "lost", "doubled")]
+        found.add_row(
+            row["trouble"],
+            _ms(row["usual_s"]),
+            _ms(row["pause_s"]),
+            back,
+            *account,
+            "yes" if row["is_agreed"] else "NO",
+        )
+    return found
+
+
+def _ms(figure: Figure) -> str:
+    return with_spread(figure, "ms")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """The exit code: 1 if anything was lost or doubled, 2 where hosts cannot be built, 130 after Ctrl-C."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.host_faults", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="how often each trouble is made")
+    options = parser.parse_args(given)
+    reason = why_not()
+    if reason is not None:
+        print(f"nothing was measured: {reason}", file=sys.stderr)
+        return 2
+    run = Run(options.repeat, quick=False)
+    figures = measure(run)
+    print(json.dumps({"machine": machine(), "repeat": run.repeat, **figures}, indent=1))
+    Console(stderr=True, width=140).print(table(figures))
+    if run.interrupted:
+        return 130
+    return int(any(row["lost"] or row["doubled"] or not row["is_agreed"] for row in figures["rows"]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
