@@ -22,6 +22,7 @@ from outpace.observe.record import record
 from outpace.optimizer import DistributedOptimizer
 from outpace.simulation.own_loop import simulate
 from outpace.strategies import Eager, Strategy
+from outpace.training_state import TrainingState
 
 __version__ = "0.1.0"
 
@@ -36,6 +37,7 @@ __all__ = [
     "RankFailed",
     "Strategy",
     "TimedOut",
+    "TrainingState",
     "record",
     "simulate",
     "spawn",

@@ -163,14 +163,16 @@ class DistributedOptimizer(Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The inner optimizer's state, and under "outpace" where this rank stands. Local; never waits.
 
-        For a checkpoint that all ranks can go on from exactly, call `synchronize()` first.
+        For a checkpoint that all ranks can go on from exactly, call `synchronize()` first, or use
+        `outpace.TrainingState`.
         """
         return {**self.inner.state_dict(), "outpace": self._position()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a checkpoint. All ranks must call it; waits for them, and ends with equal replicas.
 
-        Load the model's weights first. A checkpoint of the plain inner optimizer is accepted too.
+        Load the model's weights first. If the ranks bring checkpoints of different versions, the furthest is what all
+        begin from. One rank's checkpoint may be loaded by all, and one of the plain inner optimizer is accepted too.
         """
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
@@ -181,10 +183,8 @@ class DistributedOptimizer(Optimizer):
             self._steps = position["steps"]
             self._engine.resume_steps(position["steps"])
         self._engine.run(self._engine.synchronize, 0 if position is None else position["version"])
-        for pending in [] if position is None else position["pending"]:
-            self._engine.run(self._engine.give_again, pending)
-        if position is not None and "extra" in position:
-            self._replica.load_extra_state(position["extra"])
+        if position is not None:
+            self._take_up(position)
         self._trace.synchronized(began)
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
@@ -308,9 +308,17 @@ class DistributedOptimizer(Optimizer):
             return Work(count)
         return Work(count, 1.0 / batches.done, share=batches.done / batches.planned)
 
+    def _take_up(self, position: dict[str, Any]) -> None:
+        """What a rank has still to give is given again by that rank alone, also where all load one rank's file."""
+        is_own, extra = position["rank"] == self._engine.rank, position["extra"]
+        for pending in position["pending"] if is_own else []:
+            self._engine.run(self._engine.give_again, pending)
+        self._replica.load_extra_state(extra if is_own else {**extra, "codec": {}})
+
     def _position(self) -> dict[str, Any]:
         return {
             "format": 1,
+            "rank": self._engine.rank,
             "strategy": repr(self._strategy),
             "version": self._replica.version,
             "steps": self._steps,

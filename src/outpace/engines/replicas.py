@@ -106,8 +106,9 @@ class ReplicaEngine(SharingEngine):
 
     def _is_first(self) -> bool:
         """Whether this rank's weights are those that all begin from. Not if another host has a snapshot already."""
-        is_lowest = self.rank == min(self.ledger.open.unfinished, default=self.rank)
-        return is_lowest and all(snapshots.latest is None for snapshots in self.ledger.snapshots_at)
+        unfinished, source = self.ledger.open.unfinished, self.ledger.sync.source
+        first = source if source in unfinished else min(unfinished, default=self.rank)
+        return self.rank == first and all(snapshots.latest is None for snapshots in self.ledger.snapshots_at)
 
     async def finish(self) -> None:
         """Leaves the quorum at once; applies until all have finished and nothing is pending."""
@@ -130,7 +131,7 @@ class ReplicaEngine(SharingEngine):
     async def synchronize(self, resume_round: int | None = None) -> None:
         """Waits for all, flushes, ends at one version with averaged buffers.
 
-        With `resume_round`, the rounds go on from that number and everybody adopts the first rank's replica.
+        With `resume_round`, the rounds go on from that number and everybody adopts the replica that is furthest.
         """
         self._look()
         generation = self.ledger.sync.generation

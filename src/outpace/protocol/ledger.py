@@ -272,7 +272,7 @@ class Ledger:
         if member is None or member.state != ACTIVE or event.step != self.sync.generation:
             return "ignored: not an active member of this synchronisation"
         member.state = SYNCING
-        self.sync.enter(event.round, event.place)
+        self.sync.enter(event.rank, event.round, event.place)
         self._follow(member)
         self._settle(event.time_ns)
         return f"rank {event.rank} waits in synchronisation {event.step}"

@@ -17,10 +17,13 @@ class Sync:
         self.steps = 0  #: local steps of the rank that had made the most; all go on counting from there
         self._steps = 0  # likewise, of those who are in the next one
         self._wanted = 0  # one more than the round to resume from; 0 for none
+        self.source = 0  #: the rank whose checkpoint is the furthest, the lowest of several: all begin from its replica
 
-    def enter(self, resume: int, steps: int) -> None:
+    def enter(self, rank: int, resume: int, steps: int) -> None:
         """A rank that enters brings a checkpoint of round `resume - 1`, or none with 0, and has made so many steps."""
-        self._wanted = max(self._wanted, resume)
+        if resume and resume >= self._wanted:
+            self.source = rank if resume > self._wanted else min(rank, self.source)
+            self._wanted = resume
         self._steps = max(self._steps, steps)
 
     def complete(self, round_: int, ranks: Sequence[int]) -> int:
@@ -35,12 +38,14 @@ class Sync:
 
     def to_state(self) -> list[Any]:
         """Plain values for a snapshot."""
-        return [self.generation, self.version, self.resumed, self.ranks, self.steps, self._steps, self._wanted]
+        counted = (self.steps, self._steps, self._wanted, self.source)
+        return [self.generation, self.version, self.resumed, self.ranks, *counted]
 
     @classmethod
     def from_state(cls, state: Sequence[Any]) -> Sync:
         """The inverse of `to_state`."""
         sync = cls()
-        sync.generation, sync.version, sync.resumed, ranks, sync.steps, sync._steps, sync._wanted = state
+        sync.generation, sync.version, sync.resumed, ranks, *counted = state
         sync.ranks = tuple(ranks)
+        sync.steps, sync._steps, sync._wanted, sync.source = counted
         return sync

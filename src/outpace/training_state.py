@@ -1,0 +1,104 @@
+"""What a checkpoint of a whole run holds. Owns what is one for all ranks in it, and what is each rank's own.
+
+`torch.distributed.checkpoint` writes what several ranks have under one key only once. That is right for weights and
+optimizer state, which all replicas share, and would lose where each rank stands; so that lies under a key of its own.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+import torch
+
+from outpace import randomness
+from outpace.optimizer import DistributedOptimizer
+
+
+class TrainingState:
+    """A model, its `DistributedOptimizer` and all else a run goes on from, to be saved and loaded as one.
+
+    A `Stateful` of torch.distributed.checkpoint, whose calls all ranks must make:
+
+        state = outpace.TrainingState(model, optimizer, scheduler=scheduler, progress=progress)
+        dcp.save({"training": state}, checkpoint_id="run/step-100")
+        dcp.load({"training": state}, checkpoint_id="run/step-100")
+
+    own: what each rank has of its own beside these: schedulers, scalers, loaders and samplers with `state_dict()` and
+        `load_state_dict()`, or plain dicts. Python's, numpy's and torch's random generators need not be named.
+
+    >>> model, progress = torch.nn.Linear(2, 1), {"batch": 3}
+    >>> optimizer = DistributedOptimizer(torch.optim.AdamW(model.parameters()), "allreduce", model)
+    >>> state = TrainingState(model, optimizer, progress=progress)
+    >>> saved = state.state_dict()
+    >>> progress["batch"] = 4
+    >>> state.load_state_dict(saved)
+    >>> progress
+    {'batch': 3}
+    >>> optimizer.finish()
+    """
+
+    def __init__(self, model: torch.nn.Module, optimizer: DistributedOptimizer, **own: Any) -> None:
+        self._model, self._optimizer, self._own = model, optimizer, own
+        self._key = f"rank {optimizer.stats.rank}"
+
+    def state_dict(self) -> dict[str, Any]:
+        """Synchronises, so that all ranks save one version. Waits for every rank that has not finished.
+
+        Tensors are those of the model and the optimizer themselves: copy or write them before the next step.
+        """
+        from torch.distributed.checkpoint.state_dict import get_state_dict  # a second, for those who use it
+
+        self._optimizer.synchronize()
+        self._optimizer.synchronize()  # nobody goes on before all are at that version: who is late could be passed over
+        inner = self._optimizer.inner
+        own = {
+            "optimizer": self._optimizer.state_dict()["outpace"],
+            "groups": inner.state_dict()["param_groups"],  # each rank's schedule is its own
+            "is_fresh": not inner.state,
+            "random": randomness.generators(),
+            "own": {name: _state_of(thing) for name, thing in self._own.items()},
+        }
+        weights, shared = get_state_dict(self._model, inner)
+        if own["is_fresh"]:
+            inner.state.clear()  # torch has made it, as a place to load into, by a step with gradients of zero
+        return {"model": weights, "optimizer": shared, self._key: _packed(own)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Goes on from what was saved. Waits for all ranks, and ends with equal replicas."""
+        from torch.distributed.checkpoint.state_dict import set_state_dict
+
+        inner, own = self._optimizer.inner, _unpacked(state_dict[self._key])
+        set_state_dict(
+            self._model, inner, model_state_dict=state_dict["model"], optim_state_dict=state_dict["optimizer"]
+        )
+        state = {} if own["is_fresh"] else inner.state_dict()["state"]
+        self._optimizer.load_state_dict({"state": state, "param_groups": own["groups"], "outpace": own["optimizer"]})
+        for name, thing in self._own.items():
+            _load(thing, own["own"][name])
+        randomness.restore(own["random"])
+
+
+def _state_of(thing: Any) -> Any:
+    return dict(thing) if isinstance(thing, dict) else thing.state_dict()
+
+
+def _load(thing: Any, state: Any) -> None:
+    if isinstance(thing, dict):
+        thing.clear()
+        thing.update(state)
+    else:
+        thing.load_state_dict(state)
+
+
+def _packed(own: dict[str, Any]) -> bytes:
+    """One value, which torch.distributed.checkpoint reads whole: of a dict it would read only keys that are there."""
+    buffer = io.BytesIO()
+    torch.save(own, buffer)
+    return buffer.getvalue()
+
+
+def _unpacked(packed: bytes) -> dict[str, Any]:
+    """What a scheduler keeps can be of any type, and torch.distributed.checkpoint itself unpickles these bytes."""
+    own: dict[str, Any] = torch.load(io.BytesIO(packed), weights_only=False)
+    return own
