@@ -144,12 +144,13 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
 def _gather(children: list[_Child]) -> list[Any]:
     results: list[Any] = [None] * len(children)
     killed: list[str] = []
-    running: dict[object, _Child] = {child.pipe: child for child in children}
+    running = list(children)
     while running:
-        for pipe in wait([child.pipe for child in running.values()]):
-            child = running.pop(pipe)
+        ready = wait([end for child in running for end in (child.pipe, child.process.sentinel)])
+        for child in [c for c in running if c.pipe in ready or c.process.sentinel in ready]:
+            running.remove(child)
             try:
-                good, value = pickle.loads(child.pipe.recv_bytes())
+                good, value = pickle.loads(_answer(child))
             except EOFError:
                 child.process.join()
                 killed.append(f"rank {child.rank} ended with {_cause(child.process.exitcode)}")
@@ -162,6 +163,13 @@ def _gather(children: list[_Child]) -> list[Any]:
     if len(killed) == len(children):
         raise RankFailed(f"no rank came to its end: {'; '.join(killed)}", children[0].rank)
     return results
+
+
+def _answer(child: _Child) -> bytes:
+    """What the rank sent before it ended. Its pipe alone does not tell that: processes it forked may hold it open."""
+    if not child.pipe.poll():
+        raise EOFError
+    return child.pipe.recv_bytes()
 
 
 def _cause(exitcode: int | None) -> str:

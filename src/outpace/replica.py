@@ -40,7 +40,7 @@ class OptimizerReplica:
         self._groups = [list(group["params"]) for group in inner.param_groups]
         self.parameters = [p for group in self._groups for p in group if p.requires_grad]
         chosen = {id(p) for p in self.parameters}
-        everything = (*(p for group in self._groups for p in group), *(model.parameters() if model else ()))
+        everything = (*(p for group in self._groups for p in group), *(() if model is None else model.parameters()))
         frozen = {id(p): p for p in everything if id(p) not in chosen}
         self._frozen = list(frozen.values())
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]

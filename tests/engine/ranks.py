@@ -47,11 +47,16 @@ def digest(optimizer: outpace.DistributedOptimizer) -> str:
     found = hashlib.sha256()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
-            found.update(parameter.detach().numpy().tobytes())
+            found.update(bytes_of(parameter))
             for key, value in sorted(optimizer.state.get(parameter, {}).items()):
                 found.update(key.encode())
-                found.update(value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode())
+                found.update(bytes_of(value) if isinstance(value, torch.Tensor) else repr(value).encode())
     return found.hexdigest()
+
+
+def bytes_of(tensor: torch.Tensor) -> bytes:
+    """Also of types that numpy does not have."""
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def recorder(report: Report, made: list[outpace.DistributedOptimizer]):
