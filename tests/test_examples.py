@@ -9,17 +9,22 @@ EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
 def torchrun(script, *arguments):
-    """Runs an example as its docstring says, with fewer ranks, and returns what it printed."""
+    """Runs an example to its end, and returns what it printed."""
+    done = run(script, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def run(script, *arguments, **env):
+    """Runs an example as its docstring says, with fewer ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
+    return subprocess.run(
         [*command, str(EXAMPLES / script), *arguments],
         capture_output=True,
         text=True,
         timeout=120,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **env},
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
 
 
 def test_train_learns_and_saves_a_checkpoint(tmp_path):
@@ -38,3 +43,15 @@ def test_rounds_learns_and_counts_samples():
     losses = [float(line.split()[-1]) for line in out.splitlines() if line.startswith("step")]
     assert losses[-1] < losses[0] / 2
     assert "step 10: 64 samples" in out
+
+
+def test_checkpoint_goes_on_where_it_was_killed(tmp_path):
+    straight, folder = tmp_path / "straight", tmp_path / "killed"
+    expected = torchrun("checkpoint.py", "--folder", str(straight), "--steps", "100").splitlines()
+    assert sorted(path.name for path in straight.iterdir()) == ["step-100", "step-80"]
+    killed = run("checkpoint.py", "--folder", str(folder), "--steps", "100", OUTPACE_FAULT="kill:applying:50")
+    assert "SIGKILL" in killed.stderr
+    assert killed.stdout.splitlines() == expected[:2]
+    out = torchrun("checkpoint.py", "--folder", str(folder), "--steps", "100").splitlines()
+    assert out == ["goes on from step-40", *expected[2:]]
+    assert out[-1].startswith("weights")
