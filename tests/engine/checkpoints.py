@@ -44,7 +44,8 @@ class Saving:
     def load(self) -> None:
         complete = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
         if complete:
-            dcp.load({"training": self.state}, checkpoint_id=self.folder / str(max(complete)))
+            planner = dcp.DefaultLoadPlanner(allow_partial_load=True)  # a rank that has no part in it is welcome
+            dcp.load({"training": self.state}, checkpoint_id=self.folder / str(max(complete)), planner=planner)
 
     def save(self, step: int) -> None:
         self.complete()
@@ -83,8 +84,11 @@ def model_with_dropout() -> torch.nn.Module:
     )
 
 
-def train(folder: str, steps: int, every: int, is_async: bool = False, kill_at: int = 0) -> None:
-    """Data, dropout and schedule all depend on where one goes on. Writes down what it has after every step."""
+def train(folder: str, steps: int, every: int, is_async: bool = False, kill_at: int = 0) -> str:
+    """Data, dropout and schedule all depend on where one goes on. Writes down what it has after every step.
+
+    Returns the digest of what it began with.
+    """
     model = model_with_dropout()
     inner = torch.optim.AdamW(model.parameters(), lr=0.01)
     opt = outpace.DistributedOptimizer(inner, strategy="allreduce", model=model, timeout_s=TIMEOUT_S)
@@ -92,6 +96,7 @@ def train(folder: str, steps: int, every: int, is_async: bool = False, kill_at: 
     progress = {"step": 0}
     saving = Saving(folder, outpace.TrainingState(model, opt, scheduler=scheduler, at=progress), is_async, kill_at)
     saving.load()
+    loaded = digest(opt)
     with Path(folder, f"{my_rank()}.steps").open("a", buffering=1) as seen:
         while progress["step"] < steps:
             x = torch.randn(8, 12) + random.random()
@@ -105,6 +110,7 @@ def train(folder: str, steps: int, every: int, is_async: bool = False, kill_at: 
                 saving.save(progress["step"])
     saving.close()
     opt.finish()
+    return loaded
 
 
 def count(folder: str, strategy: str, steps: int, every: int) -> list[list[float]]:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import signal
 import threading
 import time
@@ -92,11 +93,18 @@ def test_a_checkpoint_that_was_killed_while_it_was_written_is_not_gone_on_from(s
 
 
 def test_every_contribution_is_applied_once_over_all_lives_of_a_killed_run(tmp_path):
-    world, args = 3, ("eager-majority", STEPS, EVERY)
+    world, args = 3, ("eager-majority:max_staleness=64", STEPS, EVERY)  # nothing is dropped, however late
     for seed, steps in enumerate((EVERY + 2, EVERY + 6)):
         killed(tmp_path, checkpoints.count, world, args, steps, seed)
     for counts in outpace.spawn(checkpoints.count, world, (str(tmp_path), *args)):
         assert [value for row in counts for value in row] == pytest.approx([1.0] * world * STEPS)
+
+
+@pytest.mark.parametrize("world", [1, 3])
+def test_another_number_of_ranks_goes_on_from_the_same_weights(straight, tmp_path, world):
+    shutil.copytree(straight / str(STEPS), tmp_path / str(STEPS))
+    last = lines(straight, 0)[-1].split()[1]
+    assert outpace.spawn(checkpoints.train, world, (str(tmp_path), 0, EVERY)) == [last] * world
 
 
 def test_pending_work_and_the_furthest_replica_survive_a_cut_without_a_meeting(tmp_path):
