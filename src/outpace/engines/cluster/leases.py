@@ -24,8 +24,10 @@ class Leases:
 
     def beat(self, entries: int) -> None:
         """Says that this host is there, and how many entries of the log it has."""
-        self._beats += 1
         place = self._at(self._host)
+        if not self._beats and self._store.check([place]):  # of an agent before this one
+            self._beats = int.from_bytes(unseal(self._key, place, self._store.get(place))[:8], "little")
+        self._beats += 1
         value = self._beats.to_bytes(8, "little") + entries.to_bytes(8, "little")
         self._store.set(place, seal(self._key, place, value))
 
@@ -39,7 +41,7 @@ class Leases:
         for host, sealed in zip(there, values, strict=True):
             value = unseal(self._key, self._at(host), sealed)
             beats = int.from_bytes(value[:8], "little")
-            if self._seen.get(host, (-1, 0.0))[0] != beats:
+            if self._seen.get(host, (-1, 0.0))[0] < beats:  # an old one that somebody wrote again is no sign of life
                 self._seen[host] = (beats, now)
             self._entries[host] = int.from_bytes(value[8:], "little")
         if now - began > self._lease_s / 2:  # it is this host that was away: begin anew
