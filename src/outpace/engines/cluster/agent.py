@@ -300,8 +300,8 @@ class Agent:
 def store_lost(host: int, why: str) -> str:
     """What the ranks of a host are told then."""
     return (
-        f"the store at {address()}, which joins the hosts, is lost to host {host} ({why}). No round was committed without "
-        "it; restart the job from its last checkpoint"
+        f"the store at {address()}, which joins the hosts, is lost to host {host} ({why}). No round was committed "
+        "without it; restart the job from its last checkpoint"
     )
 
 

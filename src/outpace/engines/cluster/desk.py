@@ -84,14 +84,18 @@ class Desk:
         self._page[_WORDS : _WORDS + 4 + len(words)] = len(words).to_bytes(4, "little") + words
         self._numbers[0] = status
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether no rank of this host can go on."""
+        return self.status not in (RUNNING, LEFT)
+
     def check(self, where: str) -> None:
         """Raises if the agent has given up."""
-        status = self.status
-        if status in (RUNNING, LEFT):
+        if not self.is_given_up:
             return
         length = int.from_bytes(self._page[_WORDS : _WORDS + 4], "little")
         why = bytes(self._page[_WORDS + 4 : _WORDS + 4 + length]).decode(errors="replace")
-        raise (StoreLost if status == STORE_LOST else OutpaceError)(f"{where} {why}")
+        raise (StoreLost if self.status == STORE_LOST else OutpaceError)(f"{where} {why}")
 
 
 def write_key(arena_fd: int, layout: ArenaLayout, key: bytes) -> None:

@@ -47,7 +47,7 @@ class ClusterEngine(ArenaEngine):
             timeout_s=timeout_s,
             fds=files.fds,
         )
-        keeper = Keeper(orders, desk, self._life, f"[rank {self.rank}, host {host}]")
+        self._keeper = keeper = Keeper(orders, desk, self._life, f"[rank {self.rank}, host {host}]")
         log = SentLog(files.log, Inbox(files.inbox, desk), desk, self.rank)
         rest = (self._snapshots, Bell(self._memory.word), self._life, self._faults, timeout_s)
         return ClusterWatch(keeper, self.rank, self.rules, log, *rest, host=host)
@@ -55,6 +55,11 @@ class ClusterEngine(ArenaEngine):
     def _reduce(self, sealed: Round) -> bool:
         """The agents do that."""
         return False
+
+    def leave(self) -> None:
+        """A rank that was told that nothing can be said any more is not told again at its end."""
+        if not self._keeper.has_told:
+            super().leave()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """A rank whose host was away takes up the others' weights before it goes on with its own work."""

@@ -27,12 +27,14 @@ class Keeper:
         self._orders, self._desk, self._life, self._where = orders, desk, life, where
         world = orders.layout["world"]
         self._agent, self._start = world, world + 1  # whose lives: the agent's, and of who is starting one
+        self.has_told = False  #: whether this rank knows that the agent has given up
         self._looked = 0.0
         self._starts: list[float] = []
         self._children: list[subprocess.Popen[bytes]] = []
 
     def look(self) -> None:
         """Raises if the agent has given up, and starts another one if it is gone. Costs little when called often."""
+        self.has_told = self._desk.is_given_up
         self._desk.check(self._where)
         now = time.monotonic()
         if now - self._looked < _LOOK_S:

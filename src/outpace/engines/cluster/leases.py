@@ -6,10 +6,13 @@ finds that nobody minded.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
-from outpace.engines.cluster.sealing import seal, unseal
+from outpace.engines.cluster.sealing import Tampered, seal, unseal
+
+log = logging.getLogger("outpace")
 
 
 class Leases:
@@ -26,7 +29,7 @@ class Leases:
         """Says that this host is there, and how many entries of the log it has."""
         place = self._at(self._host)
         if not self._beats and self._store.check([place]):  # of an agent before this one
-            self._beats = int.from_bytes(unseal(self._key, place, self._store.get(place))[:8], "little")
+            self._beats = max(0, self._read(self._host, self._store.get(place))[0])
         self._beats += 1
         value = self._beats.to_bytes(8, "little") + entries.to_bytes(8, "little")
         self._store.set(place, seal(self._key, place, value))
@@ -39,11 +42,9 @@ class Leases:
         values = self._store.multi_get([self._at(host) for host in there]) if there else []
         now = time.monotonic()
         for host, sealed in zip(there, values, strict=True):
-            value = unseal(self._key, self._at(host), sealed)
-            beats = int.from_bytes(value[:8], "little")
+            beats, entries = self._read(host, sealed)
             if self._seen.get(host, (-1, 0.0))[0] < beats:  # an old one that somebody wrote again is no sign of life
-                self._seen[host] = (beats, now)
-            self._entries[host] = int.from_bytes(value[8:], "little")
+                self._seen[host], self._entries[host] = (beats, now), entries
         if now - began > self._lease_s / 2:  # it is this host that was away: begin anew
             self._seen = {host: (beats, now) for host, (beats, _) in self._seen.items()}
         for host in others:
@@ -53,6 +54,15 @@ class Leases:
     def had_by_all(self, hosts: list[int], mine: int) -> int:
         """How many entries of the log all of these hosts have."""
         return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])
+
+    def _read(self, host: int, sealed: bytes) -> tuple[int, int]:
+        """(beats, entries). What the host did not write is no sign of life; it soon writes again."""
+        try:
+            value = unseal(self._key, self._at(host), sealed)
+        except Tampered as error:
+            log.warning("%s", error)
+            return -1, 0
+        return int.from_bytes(value[:8], "little"), int.from_bytes(value[8:], "little")
 
     def _at(self, host: int) -> str:
         return f"{self._prefix}/alive/{host}"
