@@ -36,7 +36,7 @@ def test_agents_listen_on_the_address_towards_the_store_alone_and_junk_there_cha
             stores = {door for door in doors if door[0] in EVERYWHERE}  # torch's TCPStore knows no other way
             assert len(mine) == 1, doors
             assert doors == mine | stores
-            assert len(stores) == (0 if host.index else len(stores))
+            assert bool(stores) == (host.index == 0)
             (agent,) = mine
             other = two_hosts[1 - host.index]
             assert other.send(host, int(agent[1], 16), JUNK, timeout_s=0.5) == "lost", "the door should be shut"
