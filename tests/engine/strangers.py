@@ -19,7 +19,7 @@ import outpace
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch
 AFTER = 15  #: steps before the stranger comes
 LISTENING, TCP_FILES = "0A", ("/proc/net/tcp", "/proc/net/tcp6")
 FIRST_PLACES = [number.to_bytes(8, "little") for number in range(3)]  #: by which Gloo tells who connects
@@ -40,10 +40,10 @@ class Outcome(NamedTuple):
     agents: tuple[int, ...] = ()  #: at the end
 
 
-def disturbed(strategy: str, steps: int, deed: str, timeout_s: float = TIMEOUT_S) -> Outcome:
+def disturbed(strategy: str, steps: int, deed: str) -> Outcome:
     """Counts contributions while rank 0 also plays the stranger."""
     report = Report(my_rank())
-    counter = Counter(steps, strategy, report, timeout_s=timeout_s)
+    counter = Counter(steps, strategy, report, timeout_s=TIMEOUT_S)
     extra, came = None, time.monotonic()
     try:
         for step in range(steps):

@@ -54,7 +54,7 @@ def test_the_key_is_in_the_store_no_longer_and_never_on_a_command_line():
 
 def test_junk_and_a_thousand_connections_on_every_port_change_nothing():
     with held_store() as holder:
-        arguments = ("allreduce", STEPS, "knock_everywhere", 60.0)
+        arguments = ("allreduce", STEPS, "knock_everywhere")
         outcomes = outpace.spawn(strangers.disturbed, 2, arguments, hosts=2, env=holder.env)
     check_trained(outcomes)
     ports, agents = outcomes[0].extra
