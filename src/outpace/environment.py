@@ -11,9 +11,9 @@ from typing import Any
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.rendezvous import rendezvous
 
 from outpace.errors import OutpaceError
+from outpace.meeting_store import MeetingStore
 
 STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that goes before what a script says
 HOST = "OUTPACE_HOST"  #: the host a rank counts as, to have several on one machine
@@ -31,6 +31,11 @@ class Place:
     world: int
     local_world: int
     host: str = ""  #: a name of its host, if ranks were told that there are several
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return f"[rank {self.rank}]" if self.is_one_host else f"[rank {self.rank}, host {self.host}]"
 
     @property
     def is_one_host(self) -> bool:
@@ -56,8 +61,8 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def store_of(place: Place) -> Any:
-    """The job's rendezvous store, or None for a rank that is alone."""
+def store_of(place: Place, timeout_s: float) -> MeetingStore | None:
+    """The job's rendezvous store, or None for a rank that is alone. Blocks until it can be reached."""
     if place.world == 1:
         return None
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
@@ -68,8 +73,7 @@ def store_of(place: Place) -> Any:
         )
     if not dist.is_available():
         raise OutpaceError("this torch was built without torch.distributed, which outpace needs to start")
-    store, _, _ = next(rendezvous("env://"))
-    return store
+    return MeetingStore(place.name, timeout_s)
 
 
 def joined_store() -> Any:

@@ -103,7 +103,7 @@ def everywhere(hosts: int, work: Callable[[Group], T]) -> list[T]:
     groups: list[Group] = []  # kept until all are done: one that is gone would be an error to the others
 
     def live(host: int) -> T:
-        group = Group("gloo", store, "127.0.0.1", range(hosts), host, TIMEOUT_S)
+        group = Group(store, "127.0.0.1", range(hosts), host, TIMEOUT_S)
         groups.append(group)
         return work(group)
 

@@ -5,17 +5,16 @@
     deliver  all of it into this host's log, with its data
     reduce   sealed rounds over all hosts
     beat     signs of life, and who has given none
+    watch    whether the store still answers: the others hang in their calls when it does not
 
 It ends when no rank of its host is left. If it is killed, one that it forked goes on; if that is, the ranks start one.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import queue
-import socket
 import sys
 import threading
 import time
@@ -25,9 +24,10 @@ from collections.abc import Callable
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
+from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.desk import FAILED, RUNNING, STORE_LOST, Desk
-from outpace.engines.cluster.group import BACKEND, Abandoned, Group
+from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.leases import Leases
 from outpace.engines.cluster.membership import Membership
@@ -35,7 +35,7 @@ from outpace.engines.cluster.orders import Orders
 from outpace.engines.cluster.reducer import HostReducer
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
-from outpace.engines.cluster.timing import beat_s, group_s, lease_s
+from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
 from outpace.engines.cluster.transfers import Transfers
 from outpace.engines.local.arena import Memory
 from outpace.engines.local.bell import Bell
@@ -49,6 +49,7 @@ from outpace.engines.local.watch import Watch
 from outpace.engines.sums import RowSums
 from outpace.environment import cores, joined_store
 from outpace.errors import OutpaceError
+from outpace.meeting_store import address
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.round import Round
@@ -104,10 +105,11 @@ class Agent:
             *(orders.host, self._read_hosts.of, orders.tensors),
             *(self._is_current, self._users, lambda: self._watch.ledger.free_slots()),
         )
+        self._ends = SealedStore(self._store, desk.key, f"{self._prefix}/ended")
         self._store_answered = time.monotonic()
         self._buried: set[tuple[int, int]] = set()
         self._given_up: set[tuple[int, int]] = set()
-        self._address = _address_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+        self._address = address_towards_store()
         self._serial = 0
         self._ended: float | None = None  # since when all is done here
 
@@ -116,7 +118,7 @@ class Agent:
     def run(self) -> None:
         """Until no rank of this host is left."""
         self._begin()
-        for work in (self._read, self._deliver, self._reduce, self._beat):
+        for work in (self._read, self._deliver, self._reduce, self._beat, self._watch_store):
             threading.Thread(target=self._guarded, args=(work,), name=work.__name__, daemon=True).start()
         self._guarded(self._commit)
         self._leave()
@@ -198,6 +200,13 @@ class Agent:
             self._cut(living)
             time.sleep(beat_s(self._timeout_s))
 
+    def _watch_store(self) -> None:
+        patience_s = store_s(self._timeout_s)
+        while True:
+            if time.monotonic() - self._store_answered > patience_s:
+                self._give_up(STORE_LOST, store_lost(self._host, f"no answer for {patience_s:.1f} s"))
+            time.sleep(beat_s(self._timeout_s))
+
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _say(self, event: Event) -> None:
@@ -210,9 +219,10 @@ class Agent:
         self._say(Event(Kind.AGENT, self._host, self._serial))
 
     def _connect(self, generation: int, living: list[int]) -> tuple[Group, Transfers]:
-        store = SealedStore(self._store.clone(), self._desk.key, f"{self._prefix}/group/{generation}")
-        backend = os.environ.get(BACKEND, "gloo")
-        group = Group(backend, store, self._address, living, self._host, group_s(self._timeout_s))
+        place = f"{self._prefix}/group/{generation}"
+        store = SealedStore(self._store.clone(), self._desk.key, place)
+        group = Group(store, self._address, living, self._host, group_s(self._timeout_s))
+        group.prove(self._desk.key, place, lease_s(self._timeout_s))
         positions = {host: numbers[0] for host, numbers in group.exchange([self._delivery.position]).items()}
         self._desk.clock_ns = group.clock_ns(self._desk.clock_ns)
         return group, Transfers(group, self._memory, self._snapshots, positions)
@@ -232,9 +242,7 @@ class Agent:
             self._log.cut(max(everybody, self._leases.had_by_all(living, mine) - _KEPT_ENTRIES) - 1)
 
     def _look_after_ranks(self) -> bool:
-        """Reports the dead, and the store's silence. True if nobody is left to work for."""
-        if time.monotonic() - self._store_answered > self._timeout_s:
-            self._give_up(STORE_LOST, store_lost(self._host, f"no answer for {self._timeout_s:.0f} s"))
+        """Reports the dead. True if nobody is left to work for."""
         members = self._watch.ledger.members.by_rank
         is_anybody_there = False
         for rank in self._ranks:
@@ -266,9 +274,11 @@ class Agent:
         """Whether all hosts have the end of the log, with what goes with it, or have had time to get it."""
         if self._ended is None:
             self._ended = time.monotonic()
-            self._store.set(f"{self._prefix}/ended/{self._host}", b"1")
-        others = [f"{self._prefix}/ended/{host}" for host in self._membership.living]
-        return bool(self._store.check(others)) or time.monotonic() - self._ended > lease_s(self._timeout_s)
+            self._ends.set(str(self._host), b"ended")
+        others = list(map(str, self._membership.living))
+        if time.monotonic() - self._ended > lease_s(self._timeout_s):
+            return True
+        return self._ends.check(others) and bool(self._ends.multi_get(others))
 
     def _is_current(self, sealed: Round) -> bool:
         current = self._watch.ledger.reducing
@@ -290,19 +300,10 @@ class Agent:
 
 def store_lost(host: int, why: str) -> str:
     """What the ranks of a host are told then."""
-    where = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
     return (
-        f"the store at {where}, which joins the hosts, is lost to host {host} ({why}). No round was committed without "
-        "it; restart the job from its last checkpoint"
+        f"the store at {address()}, which joins the hosts, is lost to host {host} ({why}). No round was committed "
+        "without it; restart the job from its last checkpoint"
     )
-
-
-def _address_towards(host: str, port: int) -> str:
-    """This host's address on the interface that the rendezvous uses: nothing listens anywhere else."""
-    family, kind, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
-    with contextlib.closing(socket.socket(family, kind)) as probe:
-        probe.connect(where)
-        return str(probe.getsockname()[0])
 
 
 def main() -> None:
@@ -311,6 +312,7 @@ def main() -> None:
     Before it does anything else, an agent forks another one that waits for its death: that costs no import of torch,
     and the host is without an agent for no longer than it takes to get a lock.
     """
+    make_room()
     torch.set_num_threads(max(1, min(4, cores() // 2)))
     orders = Orders.read(sys.stdin.buffer)
     layout, life = ArenaLayout(**orders.layout), Life(orders.fds[2])

@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from torch.distributed import Store  # type: ignore[attr-defined]
-
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.keeper import Keeper
@@ -22,6 +20,7 @@ from outpace.engines.local.bell import Bell
 from outpace.engines.local.watch import Watch
 from outpace.engines.replicas import T
 from outpace.errors import OutpaceError
+from outpace.meeting_store import MeetingStore
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
 
@@ -35,7 +34,7 @@ class CameBack(OutpaceError):
 class ClusterEngine(ArenaEngine):
     """One rank's way to the others on this host and beyond."""
 
-    def __init__(self, *arguments: Any, name: str, store: Store, **options: Any) -> None:
+    def __init__(self, *arguments: Any, name: str, store: MeetingStore, **options: Any) -> None:
         self._name, self._store = name, store  # kept: it may be this process that holds the store
         self._is_of_another_time = False  # this rank's host was given up and is back, its weights are as they were
         super().__init__(*arguments, **options)

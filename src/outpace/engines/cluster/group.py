@@ -6,6 +6,9 @@ can be cancelled: an operation of an old group is left to itself, and must not w
 
 from __future__ import annotations
 
+import hmac
+import math
+import secrets
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,9 +20,9 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from outpace.errors import OutpaceError
+from outpace.engines.cluster.backend import Door, connect, shut
+from outpace.engines.cluster.sealing import SEAL_BYTES, seal
 
-BACKEND = "OUTPACE_BACKEND"  #: which c10d backend joins the agents, if not Gloo
 _CLOCK_TRIALS = 5
 _POLL_S, _LONGEST_POLL_S = 0.00005, 0.002
 _POLL_SHARE = 1 / 16  #: of what was waited so far: it is noticed so much too late at most
@@ -35,16 +38,42 @@ class Abandoned(Exception):
 class Group:
     """The living hosts' agents. Blocks until all of them are here."""
 
-    def __init__(
-        self, backend: str, store: Store, address: str, hosts: Sequence[int], host: int, timeout_s: float
-    ) -> None:
+    def __init__(self, store: Store, address: str, hosts: Sequence[int], host: int, timeout_s: float) -> None:
         self.hosts, self.host = tuple(hosts), host
         self._places = {its: place for place, its in enumerate(self.hosts)}
         self._all: Any = None
+        self._doors: set[Door] = set()
         if len(self.hosts) > 1:
-            self._all = _connect(backend, store, address, self._places[host], len(self.hosts), timeout_s)
+            self._all, self._doors = connect(store, address, self._places[host], len(self.hosts), timeout_s)
         self.is_over = False  #: another generation has begun
         self._fetching = ThreadPoolExecutor(1, "fetch")
+
+    def prove(self, key: bytes, place: str, within_s: float) -> None:
+        """All prove to each other, over every connection, that they have the job's key. Then nobody else connects.
+
+        Whoever was quicker than an agent to connect in its place cannot answer. Raises `RuntimeError` then.
+        """
+        if self._all is None:
+            return
+        asked = secrets.token_bytes(len(self.hosts) * SEAL_BYTES)
+        answers = [
+            self._answer(key, place, question, self.host, host)
+            for host, question in zip(self.hosts, self._swap(asked, within_s), strict=True)
+        ]
+        for index, (host, answer) in enumerate(zip(self.hosts, self._swap(b"".join(answers), within_s), strict=True)):
+            question = asked[index * SEAL_BYTES : (index + 1) * SEAL_BYTES]
+            if not hmac.compare_digest(answer, self._answer(key, place, question, host, self.host)):
+                raise RuntimeError(f"whoever connected as host {host} does not have the key of this job")
+        shut(self._doors)
+
+    def _answer(self, key: bytes, place: str, question: bytes, mine: int, theirs: int) -> bytes:
+        return seal(key, f"{place}/{mine}/{theirs}", question)[-SEAL_BYTES:]
+
+    def _swap(self, given: bytes, within_s: float) -> list[bytes]:
+        """Gives every host its equal part, directly, and returns theirs."""
+        got = torch.zeros(len(given), dtype=torch.uint8)
+        self.end(self.trade(got, torch.frombuffer(bytearray(given), dtype=torch.uint8)), within_s)
+        return [bytes(part.numpy()) for part in torch.split(got, SEAL_BYTES)]
 
     def add_up(self, tensor: torch.Tensor, largest: bool = False) -> Any:
         """Begins to make a tensor the sum, or the largest, of all hosts' ones, in place. None where it is that."""
@@ -54,13 +83,15 @@ class Group:
         options.reduceOp = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
         return self._all.allreduce([tensor], options)
 
-    def end(self, work: Any) -> None:
+    def end(self, work: Any, within_s: float = math.inf) -> None:
         """Waits for what was begun, unless the group is over."""
         began = time.monotonic()
         while work is not None and not work.is_completed():
             if self.is_over:
                 raise Abandoned
             waited_s = time.monotonic() - began
+            if waited_s > within_s:
+                raise RuntimeError(f"hosts {self.hosts} are connected, but not all of them answer")
             time.sleep(min(_LONGEST_POLL_S, max(_POLL_S, _POLL_SHARE * waited_s)))
         if work is not None:
             work.wait()
@@ -127,16 +158,3 @@ class Group:
             after = time.monotonic_ns()
             best = min(best, (after - before, times[self.hosts[0]][0] - (before + after) // 2))
         return offset if self.host == self.hosts[0] else best[1]
-
-
-def _connect(backend: str, store: Store, address: str, place: int, count: int, timeout_s: float) -> Any:
-    timeout = timedelta(seconds=timeout_s)
-    if backend == "gloo":
-        options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
-        options._timeout = timeout
-        options._devices = [dist.ProcessGroupGloo.create_device(hostname=address)]
-        return dist.ProcessGroupGloo(store, place, count, options)
-    plugin = dist.Backend._plugins.get(backend.upper())
-    if plugin is None:
-        raise OutpaceError(f"{BACKEND}={backend} is not a backend that torch.distributed knows here; use gloo")
-    return plugin.creator_fn(store, place, count, timeout)

@@ -14,7 +14,7 @@ import time
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.orders import Orders
 from outpace.engines.local.life import Life
-from outpace.errors import OutpaceError
+from outpace.errors import OutpaceError, TimedOut
 
 MOST_STARTS, WITHIN_S = 5, 60.0
 _LOOK_S = 0.1
@@ -74,4 +74,10 @@ class Keeper:
         except BrokenPipeError:
             return  # it ended at once; the next look sees that
         while child.poll() is None and not self._life.lives(self._agent):
+            if time.monotonic() - now > self._orders.timeout_s:
+                child.kill()
+                raise TimedOut(
+                    f"{self._where} the agent of this host, process {child.pid}, did not begin within "
+                    f"{self._orders.timeout_s:.0f} s. See whether it was stopped, or raise timeout_s"
+                )
             time.sleep(0.005)  # the lock on starting is kept so long

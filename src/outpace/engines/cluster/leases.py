@@ -6,10 +6,13 @@ finds that nobody minded.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
-from outpace.engines.cluster.sealing import seal, unseal
+from outpace.engines.cluster.sealing import Tampered, seal, unseal
+
+log = logging.getLogger("outpace")
 
 
 class Leases:
@@ -24,8 +27,10 @@ class Leases:
 
     def beat(self, entries: int) -> None:
         """Says that this host is there, and how many entries of the log it has."""
-        self._beats += 1
         place = self._at(self._host)
+        if not self._beats and self._store.check([place]):  # of an agent before this one
+            self._beats = max(0, self._read(self._host, self._store.get(place))[0])
+        self._beats += 1
         value = self._beats.to_bytes(8, "little") + entries.to_bytes(8, "little")
         self._store.set(place, seal(self._key, place, value))
 
@@ -40,9 +45,9 @@ class Leases:
         values = self._store.multi_get([self._at(host) for host in there]) if there else []
         now = time.monotonic()
         for host, sealed in zip(there, values, strict=True):
-            value = unseal(self._key, self._at(host), sealed)
-            self._note(host, (agents[host], int.from_bytes(value[:8], "little")), now)
-            self._entries[host] = int.from_bytes(value[8:], "little")
+            beats, entries = self._read(host, sealed)
+            if self._note(host, (agents[host], beats), now):
+                self._entries[host] = entries
         for host in set(others) - set(there):
             self._note(host, (agents[host], -1), now)
         if now - began > self._lease_s / 2:  # it is this host that was away: begin anew
@@ -53,9 +58,21 @@ class Leases:
         """How many entries of the log all of these hosts have."""
         return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])
 
-    def _note(self, host: int, sign: tuple[int, int], now: float) -> None:
-        if host not in self._seen or self._seen[host][0] != sign:
+    def _note(self, host: int, sign: tuple[int, int], now: float) -> bool:
+        """Whether that is a new sign of life. An old one that somebody wrote again is none."""
+        is_new = host not in self._seen or self._seen[host][0] < sign
+        if is_new:
             self._seen[host] = (sign, now)
+        return is_new
+
+    def _read(self, host: int, sealed: bytes) -> tuple[int, int]:
+        """(beats, entries). What the host did not write is no sign of life; it soon writes again."""
+        try:
+            value = unseal(self._key, self._at(host), sealed)
+        except Tampered as error:
+            log.warning("%s", error)
+            return -1, 0
+        return int.from_bytes(value[:8], "little"), int.from_bytes(value[8:], "little")
 
     def _at(self, host: int) -> str:
         return f"{self._prefix}/alive/{host}"

@@ -1,4 +1,8 @@
-"""Opens a cluster engine for a replica: who runs on which host, one arena a host, and the job's key."""
+"""Opens a cluster engine for a replica: who runs on which host, one arena a host, and the job's key.
+
+All of it goes through the store, with seals. A secret that all hosts were given makes them hold from the first record
+on; without one they are checksums until every host has the job's key, and whoever reads the store until then has it.
+"""
 
 from __future__ import annotations
 
@@ -8,12 +12,13 @@ import os
 import secrets
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
-from typing import Any
+from typing import NamedTuple
 
 from outpace.engines.agreement import check_agreement
+from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.desk import write_key
 from outpace.engines.cluster.engine import ClusterEngine
+from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.local.arena import Files
 from outpace.engines.local.open import Plan, plan_of
 from outpace.engines.local.rendezvous import Meeting
@@ -26,76 +31,101 @@ from outpace.replica import OptimizerReplica
 TOKEN = "OUTPACE_TOKEN"  #: a secret that all hosts were given; without it the store carries one at the start
 
 
+class Start(NamedTuple):
+    """Where the ranks of one optimizer meet, and who is asking."""
+
+    store: SealedStore
+    name: str
+    place: Place
+    timeout_s: float
+
+    def at(self, what: str) -> str:
+        """A place in the store."""
+        return f"{self.name}/{what}"
+
+    def expect(self, whats: list[str], who: Callable[[], str]) -> list[bytes]:
+        """What stands there, once it does. Says who did not come in time."""
+        keys = [self.at(what) for what in whats]
+        try:
+            self.store.wait(keys)
+        except TimedOut as error:
+            raise TimedOut(
+                f"{self.place.name} {who()} did not come within {self.timeout_s:.0f} s. See whether they started, and "
+                "whether they constructed their DistributedOptimizer"
+            ) from error
+        return self.store.multi_get(keys)
+
+
 def open_cluster(
     replica: OptimizerReplica, rules: Rules, place: Place, max_grad_norm: float | None, timeout_s: float
 ) -> ClusterEngine:
     """A running engine. Blocks until every rank of the world is there."""
-    store, name = store_of(place), meeting_name()
-    if store is None:
+    check_backend()
+    inner, name = store_of(place, timeout_s), meeting_name()
+    if inner is None:
         raise OutpaceError('engine="cluster" needs more than one rank; start with torchrun or outpace.spawn')
-    hosts = _hosts(store, name, place, timeout_s)
+    given = os.environ.get(TOKEN, "")
+    store = SealedStore(inner, hmac.digest(given.encode(), name.encode(), "sha256"), "outpace")
+    start = Start(store, name, place, timeout_s)
+    hosts = _hosts(start)
     rules = replace(rules, hosts=hosts)
     plan = plan_of(replica, rules, max_grad_norm)
     mine = hosts[place.rank]
-    ranks = Hosts(rules).ranks(mine)
-    prepare = _preparing(store, name, place, mine, max(hosts) + 1, plan, timeout_s)
-    meeting = Meeting(store, f"{name}/host/{mine}", place.rank, ranks, timeout_s, prepare)
+    meeting = Meeting(
+        store, f"{name}/host/{mine}", place.rank, Hosts(rules).ranks(mine), timeout_s, _preparing(start, hosts, plan)
+    )
     engine = ClusterEngine(
         *(replica, plan.vector, plan.shared, rules, plan.layout, plan.description),
         *(meeting, place.rank, max_grad_norm, timeout_s),
         name=name,
-        store=store,
+        store=inner,
     )
     engine.start()
     return engine
 
 
-def _hosts(store: Any, name: str, place: Place, timeout_s: float) -> tuple[int, ...]:
+def _hosts(start: Start) -> tuple[int, ...]:
     """The host of every rank, numbered in the order of their first ranks."""
-    keys = [f"outpace/{name}/where/{rank}" for rank in range(place.world)]
-    store.set(keys[place.rank], place.host)
-    try:
-        store.wait(keys, timedelta(seconds=timeout_s))
-    except Exception as error:
-        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
-        raise TimedOut(
-            f"[rank {place.rank}, host {place.host}] ranks {missing} did not come within {timeout_s:.0f} s. See "
-            "whether they started, and whether they constructed their DistributedOptimizer"
-        ) from error
-    names = [value.decode() for value in store.multi_get(keys)]
+    everybody = [f"where/{rank}" for rank in range(start.place.world)]
+    start.store.set(start.at(everybody[start.place.rank]), start.place.host)
+
+    def missing() -> str:
+        late = [rank for rank, key in enumerate(everybody) if not start.store.check([start.at(key)])]
+        return f"ranks {late}"
+
+    names = [value.decode() for value in start.expect(everybody, missing)]
     numbers = {host: number for number, host in enumerate(dict.fromkeys(names))}
     return tuple(numbers[host] for host in names)
 
 
-def _preparing(
-    store: Any, name: str, place: Place, host: int, hosts: int, plan: Plan, timeout_s: float
-) -> Callable[[Files], None]:
+def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Files], None]:
     """What the first rank of a host does in its new arena: compares with the first host, and leaves the job's key."""
-    description = f"outpace/{name}/description"
+    is_first = hosts[start.place.rank] == 0
 
     def prepare(files: Files) -> None:
-        if host == 0:
-            store.set(description, json.dumps(plan.description))
+        if is_first:
+            start.store.set(start.at("description"), json.dumps(plan.description))
         else:
-            store.wait([description], timedelta(seconds=timeout_s))
-            check_agreement(plan.description, json.loads(store.get(description)), place.rank)
-        write_key(files.arena, plan.layout, _key(store, name, host, hosts, timeout_s))
+            (found,) = start.expect(["description"], _first_host)
+            check_agreement(plan.description, json.loads(found), start.place.rank)
+        write_key(files.arena, plan.layout, _key(start, is_first, max(hosts) + 1))
 
     return prepare
 
 
-def _key(store: Any, name: str, host: int, hosts: int, timeout_s: float) -> bytes:
+def _key(start: Start, is_first: bool, hosts: int) -> bytes:
     """With which records are sealed. From a secret that was given, or from one that is in the store only until every
     host has taken it."""
     given = os.environ.get(TOKEN)
     if given:
-        return hmac.digest(given.encode(), name.encode(), "sha256")
-    place = f"outpace/{name}/token"
-    if host == 0:
-        store.set(place, secrets.token_bytes(32))
-    else:
-        store.wait([place], timedelta(seconds=timeout_s))
-    key = bytes(store.get(place))
-    if store.add(f"{place}/taken", 1) == hosts:
-        store.delete_key(place)
+        return hmac.digest(given.encode(), start.at("key").encode(), "sha256")
+    if is_first:
+        start.store.set(start.at("token"), secrets.token_bytes(32))
+    (key,) = start.expect(["token"], _first_host)
+    if start.store.add(start.at("taken"), 1) == hosts:
+        start.store.delete_key(start.at("token"))
     return key
+
+
+def _first_host() -> str:
+    return "the arena of host 0, which rank 0 makes,"

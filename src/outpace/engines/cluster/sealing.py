@@ -8,6 +8,7 @@ none can be left out, moved or replayed. Junk can stop a job; it cannot become p
 from __future__ import annotations
 
 import hmac
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -33,7 +34,8 @@ def unseal(key: bytes, place: str, sealed: bytes, before: bytes = b"") -> bytes:
     if not hmac.compare_digest(found, _digest(key, place, value, before)):
         raise Tampered(
             f"the store holds something under {place} that no rank of this job wrote: another job or another person "
-            "uses its port. Nothing was applied from it; start again on a port of your own, or restrict who reaches it"
+            "uses its port, or OUTPACE_TOKEN is not the same on all hosts. Nothing was applied from it; start again "
+            "on a port of your own, or restrict who reaches it"
         )
     return value
 
@@ -43,7 +45,7 @@ def _digest(key: bytes, place: str, value: bytes, before: bytes) -> bytes:
 
 
 class SealedStore(Store):
-    """A store for c10d backends to meet in: addresses found there are those of this job's agents."""
+    """A store in which everything has a seal. c10d backends meet in one: addresses found there are those of agents."""
 
     def __init__(self, inner: Any, key: bytes, prefix: str) -> None:
         super().__init__()
@@ -61,6 +63,12 @@ class SealedStore(Store):
         """Waits for it and checks its seal."""
         return unseal(self._key, self._at(name), self._inner.get(self._at(name)))
 
+    def multi_get(self, names: Sequence[str]) -> list[bytes]:
+        """Waits for all of them and checks their seals."""
+        there = [self._at(name) for name in names]
+        found = self._inner.multi_get(there)
+        return [unseal(self._key, place, sealed) for place, sealed in zip(there, found, strict=True)]
+
     def wait(self, names: list[str], timeout: timedelta | None = None) -> None:
         """Waits until all are there."""
         there = [self._at(name) for name in names]
@@ -71,7 +79,7 @@ class SealedStore(Store):
         return bool(self._inner.check([self._at(name) for name in names]))
 
     def add(self, name: str, amount: int) -> int:
-        """Counts. Has no seal: a backend counts only how many have come."""
+        """Counts. Has no seal: only how many have come is counted, and whoever miscounts waits in vain."""
         return int(self._inner.add(self._at(name), amount))
 
     def delete_key(self, name: str) -> bool:

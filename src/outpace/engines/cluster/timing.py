@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 5.0
+LONGEST_SILENCE_S = 60.0  #: of the store
 
 
 def lease_s(timeout_s: float) -> float:
@@ -16,6 +17,11 @@ def lease_s(timeout_s: float) -> float:
 def beat_s(timeout_s: float) -> float:
     """How often a host says that it is there."""
     return lease_s(timeout_s) / 8
+
+
+def store_s(timeout_s: float) -> float:
+    """How long the store may be silent. Less than a rank waits, so that the rank is told what the matter is."""
+    return min(LONGEST_SILENCE_S, timeout_s / 2)
 
 
 def group_s(timeout_s: float) -> float:

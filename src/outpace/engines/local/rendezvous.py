@@ -14,8 +14,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from torch.distributed import Store  # type: ignore[attr-defined]
-
 from outpace.engines.agreement import check_agreement
 from outpace.engines.local import arena
 from outpace.engines.local.arena import Files
@@ -28,7 +26,7 @@ class Meeting:
 
     def __init__(
         self,
-        store: Store | None,
+        store: Any,
         name: str,
         rank: int,
         ranks: Sequence[int],
@@ -83,7 +81,7 @@ class Meeting:
         assert self._store is not None
         try:
             self._store.wait([self._key("arena")], self._timeout)
-        except Exception as error:
+        except TimedOut as error:
             raise TimedOut(
                 f"[rank {self._rank}] rank {self._ranks[0]} did not open an arena within "
                 f"{self._timeout.total_seconds():.0f} s. See whether it started, and whether it constructed its "

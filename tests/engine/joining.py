@@ -1,0 +1,53 @@
+"""Ranks that join, or may not. Runs in processes of its own."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import torch
+from ranks import digest, my_rank
+from store_faults import optimizer
+
+import outpace
+
+TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch
+
+
+def train() -> str:
+    """Some steps; what the weights are then."""
+    weight, opt = optimizer(TIMEOUT_S)
+    for _ in range(10):
+        weight.grad = torch.full_like(weight, 1.0 + my_rank())
+        opt.step()
+    opt.finish()
+    return digest(opt)
+
+
+def train_without_pickles() -> str:
+    """The agents see to it themselves: they find the same directory."""
+    sys.path.insert(0, str(Path(__file__).parent / "no_pickles"))
+    import sitecustomize
+
+    sitecustomize.refuse()
+    return train()
+
+
+def begin(timeout_s: float = TIMEOUT_S) -> str:
+    """Why it could not begin, "" if it could."""
+    try:
+        optimizer(timeout_s)[1].finish()
+    except outpace.OutpaceError as error:
+        return str(error)
+    return ""
+
+
+def begin_with_own_token() -> str:
+    os.environ["OUTPACE_TOKEN"] = f"token of rank {my_rank()}"
+    return begin(4.0)
+
+
+def begin_with_certificates_on_the_first_host(certificates: dict[str, str]) -> str:
+    os.environ.update(certificates if my_rank() == 0 else {})
+    return begin()

@@ -1,0 +1,158 @@
+"""Who takes part has the job's key; what is asked for (certificates, another backend) is done or refused."""
+
+import itertools
+import os
+import pickle
+import shutil
+import socket
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import joining
+import pytest
+from torch.distributed import HashStore, PrefixStore
+
+import outpace
+from outpace.engines.cluster import backend
+from outpace.engines.cluster.group import Group
+from outpace.engines.cluster.sealing import SealedStore, Tampered
+
+HERE = Path(__file__).parent
+_store, _serials = HashStore(), itertools.count()
+
+
+def proved(*keys: bytes) -> list[str]:
+    """What agents with these keys are told when they have connected."""
+    store = PrefixStore(f"{next(_serials)}", _store)
+
+    def prove(host: int) -> str:
+        group = Group(store, "127.0.0.1", range(len(keys)), host, 20)
+        try:
+            group.prove(keys[host], "here", 5)
+        except RuntimeError as error:
+            return str(error)
+        return "its door is open" if _accepts(group) else f"{len(group._doors)} door shut"
+
+    with ThreadPoolExecutor(len(keys)) as threads:
+        return list(threads.map(prove, range(len(keys))))
+
+
+def _accepts(group: Group) -> bool:
+    for door in group._doors:
+        with socket.socket(fileno=os.dup(door.fd)) as listening, socket.socket() as stranger:
+            stranger.settimeout(0.2)
+            try:
+                stranger.connect(listening.getsockname())
+            except TimeoutError:
+                continue
+            return True
+    return False
+
+
+def test_agents_of_one_job_connect_and_nobody_after_them():
+    assert proved(b"key", b"key", b"key") == ["1 door shut"] * 3
+
+
+def test_whoever_does_not_have_the_key_is_found_out():
+    told = proved(b"key", b"another", b"key")
+    assert all("does not have the key" in words for words in told), told
+
+
+def test_what_stands_in_the_store_without_a_seal_is_not_read():
+    inner = HashStore()
+    store = SealedStore(inner, b"key", "here")
+    store.set("a", b"mine")
+    assert store.get("a") == store.multi_get(["a"])[0] == b"mine"
+    for forged in (b"", b"x", bytes(100), inner.get("here/a")):
+        inner.set("here/b", forged)
+        with pytest.raises(Tampered, match="under here/b that no rank"):
+            store.get("b")
+
+
+def test_hosts_with_different_tokens_do_not_meet():
+    told = outpace.spawn(joining.begin_with_own_token, 2, hosts=2)
+    assert any("OUTPACE_TOKEN is not the same on all hosts" in words for words in told), told
+    assert all(told)
+
+
+def test_one_token_for_all_hosts_and_no_pickles(tmp_path):
+    noted = tmp_path / "unpickled"
+    env = {"OUTPACE_TOKEN": "a secret", "UNPICKLED": str(noted), "PYTHONPATH": _path(HERE / "no_pickles")}
+    finals = outpace.spawn(joining.train_without_pickles, 2, hosts=2, env=env)
+    assert len(set(finals)) == 1
+    assert len((tmp_path / "unpickled.agents").read_text().split()) == 2, "the agents were not looked at"
+    assert not noted.exists(), noted.read_text()
+
+
+def test_the_look_out_for_pickles_notices_one(tmp_path):
+    code = f"import sitecustomize, pickle; sitecustomize.refuse(); pickle.loads({pickle.dumps(1)!r})"
+    env = {**os.environ, "UNPICKLED": str(tmp_path / "unpickled"), "PYTHONPATH": str(HERE / "no_pickles")}
+    assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True).returncode == 1
+    assert (tmp_path / "unpickled").exists()
+
+
+def _path(*first: Path) -> str:
+    return os.pathsep.join([*map(str, first), *filter(None, [os.environ.get("PYTHONPATH")])])
+
+
+# -- certificates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def certificates(tmp_path):
+    if shutil.which("openssl") is None:
+        pytest.skip("`openssl` is not installed, so that there are no certificates")
+    files = {what: tmp_path / f"{what}.pem" for what in ("key", "cert")}
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    out = ["-keyout", str(files["key"]), "-out", str(files["cert"])]
+    subprocess.run([*command, *out], check=True, capture_output=True)
+    paths = (files["key"], files["cert"], files["cert"])
+    return dict(zip(backend.CERTIFICATES[:3], map(str, paths), strict=True))
+
+
+def has_tls(certificates) -> bool:
+    code = "import torch.distributed as d; d.ProcessGroupGloo.create_device(hostname='127.0.0.1')"
+    env = {**os.environ, backend.TRANSPORT: "TCP_TLS", **certificates}
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True).returncode == 0
+
+
+def test_certificates_are_used_or_refused_and_never_ignored(certificates):
+    if has_tls(certificates):
+        finals = outpace.spawn(joining.train, 2, hosts=2, env=certificates)
+        assert len(set(finals)) == 1
+    else:
+        for words in outpace.spawn(joining.begin, 2, hosts=2, env=certificates):
+            assert "cannot use GLOO_DEVICE_TRANSPORT=TCP_TLS" in words
+            assert "Nothing is sent in the clear instead" in words
+
+
+def test_a_host_without_a_certificate_cannot_join(certificates):
+    if not has_tls(certificates):
+        pytest.skip("Gloo of this torch was built without TLS (USE_GLOO_WITH_OPENSSL)")
+    told = outpace.spawn(joining.begin_with_certificates_on_the_first_host, 2, (certificates,), hosts=2)
+    assert all(told)
+
+
+def test_certificates_for_a_transport_without_them_are_refused(certificates):
+    env = {**certificates, backend.TRANSPORT: "TCP"}
+    for words in outpace.spawn(joining.begin, 2, hosts=2, env=env):
+        assert "GLOO_DEVICE_TRANSPORT=TCP uses none" in words
+
+
+# -- another backend ---------------------------------------------------------------------------------------------------
+
+
+def test_another_backend_joins_the_agents(tmp_path):
+    used = tmp_path / "used"
+    env = {backend.BACKEND: "own_backend:own", "OWN_BACKEND_USED": str(used), "PYTHONPATH": _path(HERE)}
+    finals = outpace.spawn(joining.train, 2, hosts=2, env=env)
+    assert len(set(finals)) == 1
+    assert len(used.read_text().split()) >= 2, "the agents did not use it"
+
+
+@pytest.mark.parametrize("name", ["nonsense", "own_backend:nonsense", "no_such_module:own"])
+def test_a_backend_that_is_not_there_is_named_at_once(name):
+    for words in outpace.spawn(joining.begin, 2, hosts=2, env={backend.BACKEND: name}):
+        assert f"{backend.BACKEND}=" in words
