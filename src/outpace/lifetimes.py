@@ -11,6 +11,7 @@ import os
 import sys
 import weakref
 
+from outpace import supervised
 from outpace.engines.replicas import ReplicaEngine
 from outpace.observe import recorder
 
@@ -34,9 +35,12 @@ os.register_at_fork(after_in_child=_open.clear)  # a forked child that exits mus
 def end_all() -> None:
     """Leaves all rounds; runs at exit, also in processes that skip `atexit`."""
     failed = getattr(sys, "last_value", None) is not None
+    if failed:
+        supervised.tell_error(sys.last_value)
     for engine in list(_open):
         if not failed:
-            engine.leave()
+            engine.leave(for_good=True)
+            supervised.tell("finished")
         engine.close()
         forget(engine)
     recorder.close_all()

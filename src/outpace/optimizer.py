@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch.optim import Optimizer
 
-from outpace import lifetimes
+from outpace import lifetimes, supervised
 from outpace.engines.base import Ticket, Work
 from outpace.engines.cluster.open import open_cluster
 from outpace.engines.local.open import open_local
@@ -170,10 +170,14 @@ class DistributedOptimizer(Optimizer):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a checkpoint. All ranks must call it; waits for them, and ends with equal replicas.
 
-        Load the model's weights first. A checkpoint of the plain inner optimizer is accepted too.
+        Load the model's weights first. A checkpoint of the plain inner optimizer is accepted too. A rank that was
+        started again while the others train keeps what it has taken up from them: the checkpoint is older.
         """
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
+        if self._engine.came_late:
+            self._engine.run(self._engine.take_up())
+            return
         position = state_dict.get("outpace")
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
         if position is not None:
@@ -234,6 +238,7 @@ class DistributedOptimizer(Optimizer):
         self._finished = True
         lifetimes.forget(self._engine)
         self._engine.close()
+        supervised.tell("finished")
         self._trace.close(began)
 
     @property
@@ -356,8 +361,10 @@ def _open(
             f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
             'knows one machine only. Use engine="auto"'
         )
+    rules = replace(rules, **supervised.rules_of_launcher())
     is_local = place.is_one_host if engine == "auto" else engine == "local"
     opening = open_local if is_local else open_cluster
     opened: ReplicaEngine = opening(replica, rules, place, max_grad_norm, timeout_s)
     lifetimes.watch(opened)
+    supervised.tell("joined")
     return opened
