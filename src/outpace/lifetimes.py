@@ -16,19 +16,28 @@ from outpace.engines.replicas import ReplicaEngine
 from outpace.observe import recorder
 
 _open: weakref.WeakSet[ReplicaEngine] = weakref.WeakSet()
+_awaited: set[ReplicaEngine] = set()  # others wait for these, also if the script has dropped its optimizer
 
 
 def watch(engine: ReplicaEngine) -> None:
     """Cares for this engine at the end of the process."""
     _open.add(engine)
+    if engine.world > 1:
+        _awaited.add(engine)
 
 
 def forget(engine: ReplicaEngine) -> None:
     """The engine was ended properly."""
     _open.discard(engine)
+    _awaited.discard(engine)
 
 
-os.register_at_fork(after_in_child=_open.clear)  # a forked child that exits must not speak for its parent
+def _forget_all() -> None:
+    _open.clear()
+    _awaited.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)  # a forked child that exits must not speak for its parent
 
 
 @atexit.register

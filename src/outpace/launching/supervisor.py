@@ -119,7 +119,8 @@ class Supervisor:
         now = time.monotonic()
         delay_s = seat.restarts.after(now, ending.lived_s)
         if delay_s is None:
-            self._fail(ending, f"it was started again {seat.restarts.limit} times within {WINDOW_S / 60:.0f} minutes")
+            limit = f"{seat.restarts.limit} within {WINDOW_S / 60:.0f} minutes"
+            self._fail(ending, f"it has had its restarts ({limit})")
             return
         seat.due_s = now + delay_s
         say(f"{ending}; it is started again in {delay_s:.1f} s ({seat.restarts.count} of {seat.restarts.limit})")
