@@ -153,15 +153,19 @@ class Supervisor:
     def _end_all(self, signals: Signals) -> None:
         """Asks whoever is left to end, and gives them time. Another signal takes it back."""
         asked = len(signals.ends)
-        if self._is_patient and not asked:
+        living = [seat for seat in self._seats if seat.lives]
+        if self._is_patient and not asked:  # but not with those who are only about to join
+            self._ask([seat for seat in living if not seat.count("joined")], signal.SIGTERM)
             self._await_all(signals, asked)
-        number = signals.ends[0] if asked and self._outcome is None else signal.SIGTERM
-        for seat in self._seats:
+        self._ask(living, signals.ends[0] if asked and self._outcome is None else signal.SIGTERM)
+        self._await_all(signals, asked)
+
+    def _ask(self, seats: Sequence[Seat], number: int) -> None:
+        for seat in seats:
             if seat.child is not None:
                 if number == signal.SIGINT:
                     seat.child.tail.expect_interrupt()
                 seat.child.signal(number)
-        self._await_all(signals, asked)
 
     def _await_all(self, signals: Signals, asked: int) -> None:
         deadline = time.monotonic() + self._job.stop_within_s
