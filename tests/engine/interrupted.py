@@ -19,6 +19,7 @@ MARK = "OUTPACE_TEST_MARK"
 LONGEST_S = 0.5  #: after which all ranks run, and wait to be interrupted
 KINDS = ("once", "twice", "stubborn", "term")
 CODES = {"term": 143}
+SENT = {signal.SIGINT, signal.SIGTERM}
 
 
 def left_behind(mark: str) -> list[str]:
@@ -33,29 +34,39 @@ def left_behind(mark: str) -> list[str]:
     return found
 
 
+def child(directory: Path, kind: str, mark: str) -> None:
+    """In a process of its own. As a shell has it, a signal that comes before the launcher hears it is its exit code."""
+    code = 130
+    try:
+        os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(143))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT)
+        code = launcher(directory, kind, mark)
+    finally:
+        os._exit(code)
+
+
 def launcher(directory: Path, kind: str, mark: str) -> int:
-    """In a process of its own. As a shell has it, an interrupt that nobody hears ends with 130."""
+    """What the `outpace` command does."""
     errors = os.open(directory / f"{mark}.stderr", os.O_WRONLY | os.O_CREAT)
     os.dup2(errors, 2)
     os.environ[MARK] = mark
     script = directory / ("stubborn.py" if kind == "stubborn" else "patient.py")
     try:
         return main(["run", "-n", "3", "--stop-within", "30", str(script)])
-    except KeyboardInterrupt:
-        return 130
-    except BaseException:
+    except Exception:
         traceback.print_exc()
         return 99
 
 
 def trial(directory: Path, kind: str, mark: str, draws: random.Random) -> list[str]:
     """What is wrong after one launcher was interrupted."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, SENT)  # until the child hears them
     process = os.fork()
     if process == 0:
-        os.setsid()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.signal(signal.SIGTERM, lambda *_: os._exit(143))  # until the launcher hears it
-        os._exit(launcher(directory, kind, mark))
+        child(directory, kind, mark)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SENT)
     time.sleep(draws.random() * LONGEST_S)
     os.kill(process, signal.SIGTERM if kind == "term" else signal.SIGINT)
     if kind in ("twice", "stubborn"):

@@ -65,7 +65,7 @@ def add(commands: Any) -> None:
         "--min-ranks",
         type=at_least_one,
         metavar="M",
-        help="with fewer ranks living or finished all ends with BelowQuorum, whatever the script says (1)",
+        help="with fewer ranks living or finished all ends with BelowQuorum (what the script says, else 1)",
     )
     option(
         "--stop-within",

@@ -61,8 +61,8 @@ class Child:
         deadline = time.monotonic() + GONE_WITHIN_S
         while any(_living(self.pid)) and time.monotonic() < deadline:
             time.sleep(0.001)
-        words = self.tail.end()
-        return self._process.wait(), words
+        code = self._process.wait()
+        return code, self.tail.end(code)
 
 
 def _living(group: int) -> Iterator[int]:

@@ -17,7 +17,7 @@ LINES_WITHOUT_TRACEBACK = 20
 DRAIN_S = 1.0  #: for what a rank wrote last; longer only if somebody else holds its standard error
 _BEGIN = re.compile(r"^(?:  \+ Exception Group )?Traceback \(most recent call last\):$", re.MULTILINE)
 _LINKS = ("The above exception was the direct cause", "During handling of the above exception")
-_NOISE = re.compile(rb"^(?:Traceback \(most recent call last\):|Exception ignored in)", re.MULTILINE)
+_NOISE = re.compile(rb"^(?:Traceback \(most recent call last\):|Exception ignored in|Fatal Python error)", re.MULTILINE)
 
 
 def say(words: str) -> None:
@@ -64,9 +64,11 @@ class Tail:
         """Ctrl-C was pressed: a traceback that only says so is not shown."""
         self._is_interrupted = True
 
-    def end(self) -> str:
-        """The process has ended: waits for the rest of its words, and returns the last ones."""
+    def end(self, code: int) -> str:
+        """The process has ended with this exit code: waits for the rest of its words, and returns the last ones."""
         self._thread.join(DRAIN_S)
+        if code > 0 and not self._held.rstrip().rpartition(b"\n")[2].startswith(b"KeyboardInterrupt"):
+            pass_on(self._held)
         return self._kept.decode(errors="replace")
 
     def _read(self) -> None:
@@ -77,5 +79,3 @@ class Tail:
                     self._held += chunk
                 else:
                     pass_on(chunk)
-        if self._held and not self._held.rstrip().rpartition(b"\n")[2].startswith(b"KeyboardInterrupt"):
-            pass_on(self._held)

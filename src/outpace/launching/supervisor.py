@@ -120,7 +120,7 @@ class Supervisor:
         delay_s = seat.restarts.after(now, ending.lived_s)
         if delay_s is None:
             limit = f"{seat.restarts.limit} within {WINDOW_S / 60:.0f} minutes"
-            self._fail(ending, f"it has had its restarts ({limit})")
+            self._fail(ending, f"it has had its restarts ({limit})" if seat.restarts.limit else "no rank is restarted")
             return
         seat.due_s = now + delay_s
         say(f"{ending}; it is started again in {delay_s:.1f} s ({seat.restarts.count} of {seat.restarts.limit})")
