@@ -25,10 +25,10 @@ SENT = {signal.SIGINT, signal.SIGTERM}
 def left_behind(mark: str) -> list[str]:
     """Processes that descend from a trial."""
     found = []
-    for path in Path("/proc").glob("[0-9]*/environ"):
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
-                found.append(path.parent.name)
+            if f"{MARK}={mark}".encode() in Path("/proc", name, "environ").read_bytes().split(b"\0"):
+                found.append(name)
         except OSError:
             continue
     return found

@@ -67,8 +67,8 @@ class Child:
 
 def _living(group: int) -> Iterator[int]:
     """Processes of a group that are no zombies."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else []:  # a glob raises when a process ends meanwhile
         with suppress(OSError, ValueError):
-            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
+            state, _, its_group = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
-                yield int(path.parent.name)
+                yield int(name)
