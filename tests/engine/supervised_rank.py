@@ -5,6 +5,7 @@ A life leaves what it has come to in the directory, as RANK.LIFE.WHAT; a file ca
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -142,6 +143,8 @@ def forgets_to_finish() -> None:
     counter = Counter(STRATEGY, Report(my_rank()))
     for step in range(TRAINED):
         counter.step(step)
+    del counter
+    gc.collect()
     note("trained")
 
 
