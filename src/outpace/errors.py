@@ -23,6 +23,10 @@ class BelowQuorum(OutpaceError):
     """Fewer ranks live than `min_ranks`, so no further round may be committed."""
 
 
+class TrainingOver(OutpaceError):
+    """A rank was started again when all others had finished the training that it wants to join."""
+
+
 class StoreLost(OutpaceError):
     """The store that joins the hosts is gone, or cannot be reached. Restart from the last checkpoint."""
 

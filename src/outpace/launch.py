@@ -6,7 +6,6 @@ go on if their strategy can, and its result is None.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import multiprocessing
 import os
@@ -15,20 +14,16 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
 from outpace.errors import OutpaceError, RankFailed
+from outpace.launching.leash import die_with_parent
+from outpace.launching.places import cause, environment_of, open_store
 from outpace.signals import ctrl_c_later
 
 log = logging.getLogger("outpace")
-
-_PR_SET_PDEATHSIG = 1
-_STORE_TIMEOUT = timedelta(minutes=30)
 
 
 def spawn(
@@ -50,22 +45,16 @@ def spawn(
     if not isinstance(hosts, int) or not 1 <= hosts <= ranks:
         raise OutpaceError(f"spawn(ranks={ranks}, hosts={hosts!r}): every host needs at least one rank")
     context = _context(fn)
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+    store = open_store()
     children: list[_Child] = []
     try:
         for rank in range(ranks):
-            environment = _environment(rank, ranks, hosts, store.port) | (env or {})
+            environment = environment_of(rank, ranks, store.port, hosts) | (env or {})
             children.append(_start(context, fn, args, rank, environment))
         return _gather(children)
     finally:
         _end(children)
         del store  # kept so long: the ranks meet through it, and none of them is special
-
-
-def die_with_parent() -> None:
-    """Has the kernel end this process when the one that started it ends, however that happens."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class _Child:
@@ -91,26 +80,6 @@ def _start_server_deaf_to_ctrl_c() -> None:
         forkserver.ensure_running()
 
 
-def _environment(rank: int, ranks: int, hosts: int, port: int) -> dict[str, str]:
-    """What torchrun would set."""
-    host = rank * hosts // ranks
-    here = [other for other in range(ranks) if other * hosts // ranks == host]
-    several = {"OUTPACE_HOST": f"host-{host}"} if hosts > 1 else {}
-    return {
-        "RANK": str(rank),
-        "LOCAL_RANK": str(here.index(rank)),
-        "WORLD_SIZE": str(ranks),
-        "LOCAL_WORLD_SIZE": str(len(here)),
-        "GROUP_RANK": str(host),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1" if ranks > 1 else ""),
-        **several,
-    }
-
-
 def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, environment: dict[str, str]) -> _Child:
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_child, args=(theirs, environment, fn, tuple(args)), name=f"rank {rank}")
@@ -124,7 +93,7 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears Ctrl-C and ends us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-    os.environ.update({key: value for key, value in environment.items() if value})
+    os.environ.update(environment)
     import torch
 
     from outpace import lifetimes
@@ -153,7 +122,7 @@ def _gather(children: list[_Child]) -> list[Any]:
                 good, value = pickle.loads(_answer(child))
             except EOFError:
                 child.process.join()
-                killed.append(f"rank {child.rank} ended with {_cause(child.process.exitcode)}")
+                killed.append(f"rank {child.rank} ended with {cause(child.process.exitcode)}")
                 log.warning("%s; the others go on if their strategy allows it", killed[-1])
                 continue
             if not good:
@@ -170,12 +139,6 @@ def _answer(child: _Child) -> bytes:
     if not child.pipe.poll():
         raise EOFError
     return child.pipe.recv_bytes()
-
-
-def _cause(exitcode: int | None) -> str:
-    if exitcode is not None and exitcode < 0:
-        return f"signal {signal.Signals(-exitcode).name}"
-    return f"exit code {exitcode}"
 
 
 def _end(children: list[_Child]) -> None:

@@ -12,34 +12,47 @@ import os
 import sys
 import weakref
 
+from outpace import supervised
 from outpace.engines.replicas import ReplicaEngine
 from outpace.errors import OutpaceError
 from outpace.observe import recorder
 
 _open: weakref.WeakSet[ReplicaEngine] = weakref.WeakSet()
+_awaited: set[ReplicaEngine] = set()  # others wait for these, also if the script has dropped its optimizer
 
 
 def watch(engine: ReplicaEngine) -> None:
     """Cares for this engine at the end of the process."""
     _open.add(engine)
+    if engine.world > 1:
+        _awaited.add(engine)
 
 
 def forget(engine: ReplicaEngine) -> None:
     """The engine was ended properly."""
     _open.discard(engine)
+    _awaited.discard(engine)
 
 
-os.register_at_fork(after_in_child=_open.clear)  # a forked child that exits must not speak for its parent
+def _forget_all() -> None:
+    _open.clear()
+    _awaited.clear()
+
+
+os.register_at_fork(after_in_child=_forget_all)  # a forked child that exits must not speak for its parent
 
 
 @atexit.register
 def end_all() -> None:
     """Leaves all rounds; runs at exit, also in processes that skip `atexit`."""
     failed = getattr(sys, "last_value", None) is not None
+    if failed:
+        supervised.tell_error(sys.last_value)
     for engine in list(_open):
         if not failed:
             with contextlib.suppress(OutpaceError):  # where the others cannot be told, there is nobody to tell it to
-                engine.leave()
+                engine.leave(for_good=True)
+                supervised.tell("finished")
         engine.close()
         forget(engine)
     recorder.close_all()

@@ -51,6 +51,10 @@ class MeetingStore:
         """Whether all are there."""
         return bool(self._ask(lambda: self._inner.check(list(keys))))
 
+    def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        """Writes if what is there is what was expected, or nothing is; returns what is there then."""
+        return bytes(self._ask(lambda: self._inner.compare_set(key, expected, desired)))
+
     def add(self, key: str, amount: int) -> int:
         """Counts."""
         return int(self._ask(lambda: self._inner.add(key, amount)))

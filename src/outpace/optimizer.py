@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import torch
 from torch.optim import Optimizer
 
-from outpace import lifetimes
+from outpace import lifetimes, supervised
 from outpace.engines.base import Ticket, Work
 from outpace.engines.cluster.open import open_cluster
 from outpace.engines.local.open import open_local
@@ -173,9 +173,14 @@ class DistributedOptimizer(Optimizer):
 
         Load the model's weights first. If the ranks bring checkpoints of different versions, the furthest is what all
         begin from. One rank's checkpoint may be loaded by all, and one of the plain inner optimizer is accepted too.
+        A rank that was started again while the others train keeps what it has taken up from them: the checkpoint is
+        older.
         """
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
+        if self._engine.came_late:
+            self._engine.run(self._engine.take_up)
+            return
         position = state_dict.get("outpace")
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
         if position is not None:
@@ -234,6 +239,7 @@ class DistributedOptimizer(Optimizer):
         self._finished = True
         lifetimes.forget(self._engine)
         self._engine.close()
+        supervised.tell("finished")
         self._trace.close(began)
 
     @property
@@ -364,8 +370,10 @@ def _open(
             f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
             'knows one machine only. Use engine="auto"'
         )
+    rules = replace(rules, **supervised.rules_of_launcher())
     is_local = place.is_one_host if engine == "auto" else engine == "local"
     opening = open_local if is_local else open_cluster
     opened: ReplicaEngine = opening(replica, rules, place, max_grad_norm, timeout_s)
     lifetimes.watch(opened)
+    supervised.tell("joined")
     return opened

@@ -11,7 +11,7 @@ import scipy.optimize
 import torch
 
 import outpace
-from outpace.launch import die_with_parent
+from outpace.launching.leash import die_with_parent
 
 die_with_parent()
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)

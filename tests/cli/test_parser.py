@@ -50,6 +50,18 @@ def complaint(capsys, *argv):
         (["race", "--strategies", "torch-post-local-sgd:period=1"], "period=1 must be a whole number from 2"),
         (["report", "."], "is not the run directory of a race: race.json cannot be read"),
         (["report", "/nowhere/at/all"], "is not the run directory of a race"),
+        (["run", "train.py"], "the following arguments are required: -n/--ranks/--nproc-per-node"),
+        (["run", "-n", "2"], "the following arguments are required: script.py"),
+        (["run", "-n", "0", __file__], "'0' must be a whole number, at least 1"),
+        (["run", "-n", "999999", __file__], "999,999 ranks need about"),
+        (["run", "-n", "2", "nowhere.py"], "there is no script nowhere.py: nothing was started"),
+        (["run", "-n", "2", "-m", "no_such_module"], "there is no module no_such_module: nothing was started"),
+        (["run", "-n", "2", "--no-python", "no-such-program"], "there is no program no-such-program"),
+        (["run", "-n", "2", "-m", "--no-python", "x"], "not allowed with argument -m/--module"),
+        (["run", "-n", "2", "--max-restarts", "-1", __file__], "'-1' must be a whole number, at least 0"),
+        (["run", "-n", "2", "--min-ranks", "3", __file__], "--min-ranks 3 is more than the 2 ranks of -n"),
+        (["run", "-n", "2", "--min-ranks", "0", __file__], "'0' must be a whole number, at least 1"),
+        (["run", "-n", "2", "--stop-within", "-1", __file__], "'-1' must be a number of seconds, 0 or more"),
         (["rac"], "invalid choice: 'rac'"),
         ([], "the following arguments are required: COMMAND"),
     ],
@@ -76,7 +88,9 @@ def test_a_race_without_its_data_is_not_begun(capsys, tmp_path):
     assert str(tmp_path) in line
 
 
-@pytest.mark.parametrize(("argv", "word"), [(["--help"], "race"), (["race", "--help"], "emulated")])
+@pytest.mark.parametrize(
+    ("argv", "word"), [(["--help"], "race"), (["race", "--help"], "emulated"), (["run", "--help"], "exit codes")]
+)
 def test_help_helps(capsys, argv, word):
     with pytest.raises(SystemExit) as end:
         main(argv)

@@ -1,4 +1,4 @@
-"""The `outpace` command. Owns the exit codes: 0 done, 1 the run failed, 2 asked wrongly, 130 interrupted.
+"""The `outpace` command. Owns the exit codes: 0 done, 1 the run failed, 2 asked wrongly, 130 interrupted (by Ctrl-C).
 
 One file for each command; each has `add(commands)`, which describes its options, and a function that runs it.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from outpace.cli import advise, race, report, simulate, trace, watch
+from outpace.cli import advise, race, report, run, simulate, trace, watch
 from outpace.cli.parser import OneLineParser
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid, UnknownName
 
@@ -38,6 +38,7 @@ def _parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=f"outpace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    run.add(commands)
     race.add(commands)
     report.add(commands)
     simulate.add(commands)

@@ -18,15 +18,20 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
-def at_least_one(text: str) -> int:
-    """A whole number, 1 or more."""
+def whole_number(text: str, least: int = 0) -> int:
+    """A whole number, 0 or more."""
     try:
         number = int(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least 1")
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number, at least {least}")
     return number
+
+
+def at_least_one(text: str) -> int:
+    """A whole number, 1 or more."""
+    return whole_number(text, least=1)
 
 
 def quantity(unit: str) -> Callable[[str], float]:

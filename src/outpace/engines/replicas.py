@@ -120,11 +120,11 @@ class ReplicaEngine(SharingEngine):
         finished = [m.rank for m in self.ledger.members.by_rank.values() if m.counts]
         self._average_buffers(AT_THE_END, finished)
 
-    def leave(self) -> None:
-        """Says that no more data comes, without waiting for anybody: for a script that simply ends."""
+    def leave(self, for_good: bool = False) -> None:
+        """Says that no more data comes, without waiting for anybody: for a script that simply ends, `for_good`."""
         if not self.has_left:
             self._leave_buffers(AT_THE_END)
-        super().leave()
+        super().leave(for_good)
 
     # -- meetings --------------------------------------------------------------------------------------------------
 
@@ -149,6 +149,10 @@ class ReplicaEngine(SharingEngine):
             return
         await self._apply_until(self.ledger.sync.version)
         self._average_buffers(generation % 2, self.ledger.sync.ranks)
+
+    async def take_up(self) -> None:
+        """Becomes what the others are, whatever was loaded meanwhile."""
+        await self._adopt(at_least=0)
 
     def resume_steps(self, steps: int) -> None:
         """Goes on counting this rank's steps from a checkpoint."""

@@ -11,10 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from outpace.engines.base import Ticket, Work
-from outpace.errors import OutpaceError
+from outpace.errors import OutpaceError, TrainingOver
 from outpace.protocol.events import Event, Kind, arrival_of
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
+
+
+def why_over(rank: int) -> str:
+    """For a rank that comes too late."""
+    return (
+        f"[rank {rank}] all ranks have finished this training, so that this one, which was started again, has nobody "
+        "to train with. Nothing is lost: what it had contributed is in the weights of the others"
+    )
 
 
 class RoundEngine(ABC):
@@ -23,6 +31,7 @@ class RoundEngine(ABC):
     def __init__(self, rank: int, rules: Rules) -> None:
         self.rank, self.world, self.rules = rank, rules.world, rules
         self.incarnation = 0
+        self.came_late = False  #: it joined a training that had begun: it was started again
         self.has_left = False  #: it said that no more data comes
         self.steps = 0  #: local steps of the inner optimizer
         self.memory: dict[str, Any] = {}  #: what the strategy remembers on this rank
@@ -84,18 +93,21 @@ class RoundEngine(ABC):
     async def join(self) -> None:
         """Joins, waits until every rank of the world has joined once, and begins from the same weights as all."""
         self._look()
+        self.came_late = self.ledger.started
         known = self.ledger.members.by_rank.get(self.rank)
         self.incarnation = 1 if known is None else known.incarnation + 1
         self._say(Kind.JOIN)
+        if self.ledger.over:
+            raise TrainingOver(why_over(self.rank))
         await self._until(lambda: self.ledger.started, "for every rank to join")
         await self._share_beginning()
         self.steps = max(self.steps, self.ledger.published.shelves[self.rank].first)
 
-    def leave(self) -> None:
-        """Says once that no more data comes, without waiting for anybody."""
-        if not self.has_left:
+    def leave(self, for_good: bool = False) -> None:
+        """Says once that no more data comes, without waiting for anybody; `for_good`, that this process ends, too."""
+        if not self.has_left or for_good:
             self.has_left = True
-            self._say(Kind.FINISH)
+            self._say(Kind.FINISH, place=int(for_good))
 
     # -- what strategies call --------------------------------------------------------------------------------------
 

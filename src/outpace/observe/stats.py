@@ -18,6 +18,7 @@ class RankStats:
     carried: int
     dropped: int
     share: float  #: of all contributions that were applied
+    incarnation: int = 1  #: 2 and more for a rank that was started again
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Stats:
     def __str__(self) -> str:
         rows = [
             f"  rank {r.rank}: {r.state}, {r.on_time} on time, {r.carried} carried, {r.dropped} dropped, "
-            f"{r.share:.0%} of all"
+            f"{r.share:.0%} of all{_restarted(r.incarnation)}"
             for r in self.ranks
         ]
         head = (
@@ -51,6 +52,10 @@ class Stats:
             f"{self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
         )
         return "\n".join([head, *rows])
+
+
+def _restarted(incarnation: int) -> str:
+    return "" if incarnation == 1 else f", incarnation {incarnation}"
 
 
 def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: float, last: str) -> Stats:
@@ -64,7 +69,8 @@ def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: floa
         staleness.update(tally.staleness)
         share = (tally.on_time + tally.carried) / applied if applied else 0.0
         state = member.state if member.alive or member.state == "finished" else "dead"
-        ranks.append(RankStats(number, state, tally.on_time, tally.carried, tally.dropped, share))
+        counts = tally.on_time, tally.carried, tally.dropped
+        ranks.append(RankStats(number, state, *counts, share, member.incarnation))
     grace = ledger.rules.grace
     grace_s = ledger.pace.grace_ns() / 1e9 if grace == "auto" else float(grace)
     return Stats(

@@ -37,7 +37,7 @@ class Event(NamedTuple):
     incarnation: int = 0  #: AGENT and GONE: the number of the host's agent
     step: int = 0  #: the rank's own step; SYNC: the generation it enters; SNAPSHOT: log position it carries
     round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at; PUBLISH and so on: generation
-    place: int = 0  #: row, slot or buffer; SWAP: the peer; SYNC: local steps so far
+    place: int = 0  #: row, slot or buffer; SWAP: the peer; SYNC: local steps so far; FINISH: 1 if its process ends
     attempt: int = 0  #: ARRIVE: `pieces_of` tells what it says
     samples: float = 0.0  #: PUBLISH: the hosts of its readers, see `hosts.address`
     value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; TELL: the number

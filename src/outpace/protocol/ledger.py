@@ -51,6 +51,7 @@ class Ledger:
         self.published = Published(rules, self.members, self.pace)
         self.told: dict[int, dict[tuple[int, int], float]] = {}  #: rank -> (its step, index) -> a number it told all
         self.started = False  #: every rank of the world has joined once; no round before that
+        self.over = False  #: where dead ranks are started again: all have finished, and nobody may join any more
         self._needed = 0  # arrivals that make the quorum, where it is a plain count; 0 asks at each one
         self._observes = rules.needs_pace
         self._news = 0
@@ -97,7 +98,10 @@ class Ledger:
 
     @property
     def ended(self) -> bool:
-        """True when every rank has finished and nothing is pending."""
+        """True when every rank has finished and nothing is pending. A dead one that is started again is awaited."""
+        return self.over if self.rules.restarts else self._nothing_is_left()
+
+    def _nothing_is_left(self) -> bool:
         return not (self.open.unfinished or self.reducing) and self.open.is_empty
 
     @property
@@ -154,6 +158,8 @@ class Ledger:
 
     def awaited(self) -> list[int]:
         """The ranks the open round, a synchronisation or the end still waits for."""
+        if self.rules.restarts and self._nothing_is_left():
+            return sorted(self.members.expected())
         return sorted(self.open.can)
 
     # -- folding ---------------------------------------------------------------------------------------------------
@@ -166,6 +172,8 @@ class Ledger:
         return handler(self, event)
 
     def _join(self, event: Event) -> str:
+        if self.over:
+            return "ignored: all ranks have finished"
         if not self.members.join(event.rank, event.incarnation, self.round):
             return "ignored: an older or known incarnation"
         self.started = self.started or len(self.members.by_rank) == self.rules.world
@@ -279,9 +287,9 @@ class Ledger:
 
     def _finish(self, event: Event) -> str:
         member = self.members.current(event.rank, event.incarnation)
-        if member is None or member.state == FINISHED:
+        if member is None or (member.state == FINISHED and (member.has_ended or not event.place)):
             return "ignored: not a living member with data left"
-        member.state = FINISHED
+        member.state, member.has_ended = FINISHED, bool(event.place)
         self._follow(member)
         self._settle(event.time_ns)
         return f"rank {event.rank} has finished and leaves the quorum"
@@ -386,6 +394,7 @@ class Ledger:
             self._close_round()
         if self.reducing is None:
             self._settle_sync()
+            self._settle_end()
 
     def _someone_is_expected(self) -> bool:
         """Whether grace has anybody to wait for: a rank that has not been heard of for rounds will not jitter in."""
@@ -476,6 +485,11 @@ class Ledger:
         for member in waiting:
             member.state = ACTIVE
             self._follow(member)
+
+    def _settle_end(self) -> None:
+        """At one place in the log for all: whoever comes later finds nobody to train with."""
+        if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
+            self.over = True
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 

@@ -36,6 +36,7 @@ class Member:
     alive: bool = True
     last_step: int = 0
     last_round: int = 0  #: the round that was open when it last arrived, or joined
+    has_ended: bool = False  #: it has finished, and its process ends of its own accord
 
     @property
     def counts(self) -> bool:
@@ -76,6 +77,10 @@ class Members:
         """Living members with data left."""
         return [m for m in self.by_rank.values() if m.unfinished]
 
+    def expected(self) -> list[int]:
+        """Who has not finished, or was killed before it could know that all have: these are still to come."""
+        return [m.rank for m in self.by_rank.values() if m.state != FINISHED or not (m.alive or m.has_ended)]
+
     def follow(self, member: Member) -> None:
         """Brings `counted` up to date after this one changed."""
         if member.counts:
@@ -100,7 +105,9 @@ class Members:
         """Plain values for a snapshot."""
         members = sorted(self.by_rank.values(), key=lambda m: m.rank)
         return {
-            "members": [[m.rank, m.incarnation, m.state, m.alive, m.last_step, m.last_round] for m in members],
+            "members": [
+                [m.rank, m.incarnation, m.state, m.alive, m.last_step, m.last_round, m.has_ended] for m in members
+            ],
             "tallies": [
                 [rank, t.on_time, t.carried, t.dropped, sorted(t.late_by.items())]
                 for rank, t in sorted(self.tallies.items())

@@ -44,6 +44,7 @@ class Rules:
     normalise: str = "world"
     grace: str | float = "auto"  #: seconds, or "auto" from the observed spread of arrivals
     min_ranks: int | None = None
+    restarts: bool = False  #: a rank that dies is started again, so that the end of training waits for it
     seed: int = 0
     codec: str = "none"  #: how gradients are coded on their way
     cumulative: bool = False  #: a rank may add to what it has given to the open round
@@ -100,7 +101,9 @@ class Rules:
     @property
     def least_ranks(self) -> int:
         """How many ranks must live or have finished for rounds to go on."""
-        return self.min_ranks if self.min_ranks is not None else needed(self.quorum, self.world)
+        if self.min_ranks is not None:
+            return self.min_ranks
+        return 1 if self.restarts else needed(self.quorum, self.world)
 
     @property
     def needs_pace(self) -> bool:

@@ -40,6 +40,7 @@ def state_of(ledger: Ledger, covered: int) -> dict[str, Any]:
         "published": ledger.published.to_state(),
         "told": [[rank, *key, value] for rank, said in sorted(ledger.told.items()) for key, value in said.items()],
         "started": ledger.started,
+        "over": ledger.over,
         "rows": sorted(ledger.open.rows),
     }
 
@@ -65,5 +66,5 @@ def restore(ledger: Ledger, state: dict[str, Any]) -> None:
     ledger.published = Published.from_state(rules, ledger.members, ledger.pace, state["published"])
     for rank, step, index, value in state["told"]:
         ledger.told.setdefault(rank, {})[step, index] = value
-    ledger.started = state["started"]
+    ledger.started, ledger.over = state["started"], state["over"]
     ledger.open.rows = {(rank, row) for rank, row in state["rows"]}

@@ -69,6 +69,13 @@ class SealedStore(Store):
         found = self._inner.multi_get(there)
         return [unseal(self._key, place, sealed) for place, sealed in zip(there, found, strict=True)]
 
+    def compare_set(self, name: str, expected: bytes | str, desired: bytes | str) -> bytes:
+        """Writes if what is there is what was expected, or nothing is; returns what is there then."""
+        place = self._at(name)
+        plain = [value.encode() if isinstance(value, str) else value for value in (expected, desired)]
+        before, after = (seal(self._key, place, value) if value else b"" for value in plain)
+        return unseal(self._key, place, self._inner.compare_set(place, before, after))
+
     def wait(self, names: list[str], timeout: timedelta | None = None) -> None:
         """Waits until all are there."""
         there = [self._at(name) for name in names]

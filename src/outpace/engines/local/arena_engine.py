@@ -51,6 +51,7 @@ class ArenaEngine(ReplicaEngine):
         timeout_s: float,
     ) -> None:
         super().__init__(rank, rules, replica)
+        self._meeting = meeting
         self._files = meeting.enter(description, layout, rules.max_staleness)
         self._memory = Memory(self._files.arena, layout)
         self._faults = Faults()
@@ -101,6 +102,12 @@ class ArenaEngine(ReplicaEngine):
         except BaseException:
             self.close()
             raise
+
+    async def finish(self) -> None:
+        """Leaves the quorum, applies until all have finished, and lets those know who may be started again."""
+        await super().finish()
+        if self.rules.restarts:
+            self._meeting.end()
 
     def close(self) -> None:
         """Gives up this rank's life and its files. Pending work stays in the ledger."""

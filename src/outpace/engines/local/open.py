@@ -53,7 +53,8 @@ def open_local(
 ) -> LocalEngine:
     """A running engine. Blocks until every rank of the world is there."""
     plan = plan_of(replica, rules, max_grad_norm)
-    meeting = Meeting(store_of(place, timeout_s), meeting_name(), place.rank, range(place.world), timeout_s)
+    store = store_of(place, timeout_s)
+    meeting = Meeting(store, meeting_name(), place.rank, range(place.world), timeout_s, restarts=rules.restarts)
     engine = LocalEngine(
         *(replica, plan.vector, plan.shared, rules, plan.layout, plan.description),
         *(meeting, place.rank, max_grad_norm, timeout_s),

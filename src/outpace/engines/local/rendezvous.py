@@ -2,6 +2,9 @@
 
 The host's first rank makes the arena, unless one is announced already: then it, too, was restarted. Others open the
 files through /proc of a living member, or by name where the files have names. The arena itself needs no store.
+
+There is one announcement, which names the arena and everybody who has its files open; it is only ever replaced as a
+whole, by who has read the one before. So there cannot be two arenas, whoever is killed or stopped at whatever moment.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +22,12 @@ from outpace.engines.agreement import check_agreement
 from outpace.engines.local import arena
 from outpace.engines.local.arena import Files
 from outpace.engines.local.layout import ArenaLayout
-from outpace.errors import ArenaInvalid, TimedOut
+from outpace.engines.rounds import why_over
+from outpace.errors import ArenaInvalid, TimedOut, TrainingOver
+
+LOOK_EVERY_S = 0.05  #: for a new announcement, when everybody in the last one is dead
+
+Note = dict[str, Any]  #: the announcement: "job", "directory", and "holders": rank -> process id and descriptors
 
 
 class Meeting:
@@ -32,30 +41,47 @@ class Meeting:
         ranks: Sequence[int],
         timeout_s: float,
         prepare: Callable[[Files], None] = lambda _: None,
+        restarts: bool = False,
     ) -> None:
         self._store = store
-        self._name = name
+        self._key, self._over_key = f"outpace/{name}/arena", f"outpace/{name}/over"
         self._rank = rank
         self._ranks = ranks  # of this host
         self._prepare = prepare  # does what has to be done in a new arena before anybody finds it
-        self._timeout = timedelta(seconds=timeout_s)
+        self._timeout_s = timeout_s
+        self._restarts = restarts  # whoever dies is started again
 
     def enter(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> Files:
         """This rank's open files of the common arena."""
         if self._store is None:
             return self._make(description, layout, kept)[0]
-        if self._rank == self._ranks[0] and not self._store.check([self._key("arena")]):
-            files, job = self._make(description, layout, kept)
-            self._announce("arena", files, job)
-        else:
-            files, job = self._open()
-            try:
-                check_agreement(description, arena.read_header(files.arena, job), self._rank)
-            except BaseException:
-                files.close()
-                raise
-        self._announce(f"member/{self._rank}", files, job)
-        return files
+        deadline = time.monotonic() + self._timeout_s
+        while True:
+            said = self._announced(deadline)
+            if self._restarts and self._store.check([self._over_key]):
+                raise TrainingOver(why_over(self._rank))
+            note: Note = json.loads(said) if said else {"holders": {}}
+            files = self._open(note) if said else None
+            makes = files is None and self._rank == self._ranks[0]
+            if makes:
+                files, job = self._make(description, layout, kept)
+                note = {"job": job.hex(), "directory": files.directory and str(files.directory), "holders": {}}
+            elif files is None:
+                self._rest(deadline)
+                continue
+            else:
+                self._compare(files, note, description)
+            note["holders"][str(self._rank)] = {"pid": os.getpid(), "fds": files.fds}
+            if self._replace(said, json.dumps(note)):
+                return files
+            if makes:  # somebody was quicker
+                arena.remove_directory(files, layout.world)
+            files.close()
+
+    def end(self) -> None:
+        """All ranks have finished: whoever is started again need not look for them."""
+        if self._store is not None:
+            self._store.set(self._over_key, "1")
 
     def _make(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> tuple[Files, bytes]:
         arena.check_room(layout, kept)
@@ -70,50 +96,72 @@ class Meeting:
             raise
         return files, job
 
-    def _announce(self, what: str, files: Files, job: bytes) -> None:
-        assert self._store is not None
-        directory = None if files.directory is None else str(files.directory)
-        note = {"pid": os.getpid(), "fds": files.fds, "directory": directory, "job": job.hex()}
-        self._store.set(self._key(what), json.dumps(note))
-
-    def _open(self) -> tuple[Files, bytes]:
-        """Through whichever announced member still lives."""
-        assert self._store is not None
+    def _compare(self, files: Files, note: Note, description: dict[str, Any]) -> None:
         try:
-            self._store.wait([self._key("arena")], self._timeout)
+            check_agreement(description, arena.read_header(files.arena, bytes.fromhex(note["job"])), self._rank)
+        except BaseException:
+            files.close()
+            raise
+
+    def _announced(self, deadline: float) -> str:
+        """The announcement; nothing for the rank that makes the first one."""
+        assert self._store is not None
+        if self._rank == self._ranks[0] and not self._store.check([self._key]):
+            return ""
+        try:
+            self._store.wait([self._key], timedelta(seconds=max(0.001, deadline - time.monotonic())))
         except TimedOut as error:
-            raise TimedOut(
-                f"[rank {self._rank}] rank {self._ranks[0]} did not open an arena within "
-                f"{self._timeout.total_seconds():.0f} s. See whether it started, and whether it constructed its "
-                "DistributedOptimizer"
-            ) from error
-        keys = ["arena", *(f"member/{rank}" for rank in self._ranks if rank != self._rank)]
+            raise self._timed_out() from error
+        return str(self._store.get(self._key).decode())
+
+    def _replace(self, said: str, new: str) -> bool:
+        assert self._store is not None
+        return bool(self._store.compare_set(self._key, said, new) == new.encode())
+
+    def _rest(self, deadline: float) -> None:
+        """Whoever had the arena is dead. The rank that makes another one is being started."""
+        if time.monotonic() > deadline:
+            raise self._timed_out()
+        time.sleep(LOOK_EVERY_S)
+
+    def _timed_out(self) -> TimedOut:
+        return TimedOut(
+            f"[rank {self._rank}] rank {self._ranks[0]} did not open an arena within {self._timeout_s:.0f} s. See "
+            "whether it started, and whether it constructed its DistributedOptimizer"
+        )
+
+    def _open(self, note: Note) -> Files | None:
+        """Through whichever holder still lives. None if all are dead and are being started again."""
         troubles: list[str] = []
-        for key in map(self._key, keys):
-            if not self._store.check([key]):
-                continue
-            note = json.loads(self._store.get(key))
-            job = bytes.fromhex(note["job"])
+        holders = list(note["holders"].values())
+        for holder in holders:
             try:
-                return _open_announced(note, job), job
+                return _open_announced(note, holder)
             except (OSError, ArenaInvalid) as error:
-                troubles.append(f"process {note['pid']}: {error}")
+                troubles.append(f"process {holder['pid']}: {error}")
+        if self._restarts and not any(_lives(holder["pid"]) for holder in holders):
+            return None
         raise ArenaInvalid(
             f"[rank {self._rank}] the announced arena cannot be opened ({'; '.join(troubles)}). If the ranks run "
             "in separate containers or under a hardened kernel, point OUTPACE_ARENA_DIR at a directory they share"
         )
 
-    def _key(self, what: str) -> str:
-        return f"outpace/{self._name}/{what}"
 
-
-def _open_announced(note: dict[str, Any], job: bytes) -> Files:
+def _open_announced(note: Note, holder: Note) -> Files:
     directory = None if note["directory"] is None else Path(note["directory"])
     named = [str(directory / name) for name in arena.NAMES] if directory else None
-    files = arena.open_files(named or [f"/proc/{note['pid']}/fd/{fd}" for fd in note["fds"]], directory)
+    files = arena.open_files(named or [f"/proc/{holder['pid']}/fd/{fd}" for fd in holder["fds"]], directory)
     try:
-        arena.read_header(files.arena, job)
+        arena.read_header(files.arena, bytes.fromhex(note["job"]))
     except BaseException:
         files.close()
         raise
     return files
+
+
+def _lives(pid: int) -> bool:
+    """Whether there is such a process. One that has ended and only waits to be noticed is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False

@@ -1,0 +1,129 @@
+"""`outpace run`: a training script on so many ranks of this machine. Owns its options and what is said at the end."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from outpace.cli.parser import at_least_one, paragraph, quantity, whole_number
+from outpace.errors import InvalidRules
+from outpace.launching.restarts import FIRST_S, HEALTHY_S, LONGEST_S, WINDOW_S
+from outpace.launching.screen import say
+from outpace.launching.supervisor import Job, Supervisor
+from outpace.race.memory import check_memory
+
+DESCRIPTION = """
+Runs a training script on this machine as torchrun does, once for each rank. A rank that dies is started again, alone:
+the others go on, and it takes up their weights, optimizer state and round, and contributes from there.
+"""
+RESTARTING = f"""
+A rank dies if it is killed, raises or exits with another code than 0. It is started again after {FIRST_S} s, twice
+that the next time and so on up to {LONGEST_S:.0f} s; after a life of {HEALTHY_S:.0f} s, after {FIRST_S} s again. If
+every rank raises before training has begun, or no rank is left to take the weights from, all ends. A script that goes
+on where the others are begins with `for step in range(optimizer.stats.round, steps)`.
+"""
+ENDING = """
+SIGINT (Ctrl-C), SIGTERM and SIGHUP are passed on to the ranks; a second one kills them at once. The traceback of the
+rank that ended the run is repeated last.
+"""
+CODES = """exit codes:
+  0    every rank came to its end
+  1    a rank failed for good, or too few were left (BelowQuorum)
+  2    the command line is wrong; nothing was started
+  129, 130, 143    ended by SIGHUP, SIGINT (Ctrl-C) or SIGTERM"""
+USUAL = Job(1, ())
+
+seconds = quantity("seconds")
+
+
+def add(commands: Any) -> None:
+    """Describes the command."""
+    parser = commands.add_parser(
+        "run",
+        help="run a training script; a rank that dies is started again and rejoins",
+        usage="outpace run -n N [options] script.py [arguments of the script]",
+        description=paragraph(DESCRIPTION),
+        epilog="\n\n".join((paragraph(RESTARTING), paragraph(ENDING), CODES)),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    option = parser.add_argument
+    option(
+        "-n", "--ranks", "--nproc-per-node", type=at_least_one, required=True, metavar="N", help="processes to start"
+    )
+    option(
+        "--max-restarts",
+        type=whole_number,
+        default=USUAL.max_restarts,
+        metavar="K",
+        help=f"of one rank within {WINDOW_S / 60:.0f} minutes; 0 for none: the first death ends all (%(default)d)",
+    )
+    option(
+        "--min-ranks",
+        type=at_least_one,
+        metavar="M",
+        help="with fewer ranks living or finished all ends with BelowQuorum (what the script says, else 1)",
+    )
+    option(
+        "--stop-within",
+        type=seconds,
+        default=USUAL.stop_within_s,
+        metavar="S",
+        help="time for ranks that were asked to end, before they are killed (%(default)g)",
+    )
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
+    kind.add_argument("--no-python", action="store_true", help="the script is a program to be run as it is")
+    option("script", metavar="script.py", help="what each rank runs")
+    option("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the script")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the script to its end. Blocks; returns the exit code."""
+    if arguments.min_ranks is not None and arguments.min_ranks > arguments.ranks:
+        raise InvalidRules(f"--min-ranks {arguments.min_ranks} is more than the {arguments.ranks} ranks of -n")
+    program = _program(arguments)
+    check_memory(arguments.ranks)
+    job = Job(
+        arguments.ranks,
+        [*program, *arguments.arguments],
+        arguments.max_restarts,
+        arguments.min_ranks,
+        arguments.stop_within,
+    )
+    outcome = Supervisor(job).run()
+    if outcome.why:
+        words = f". Its last words:\n{outcome.words}" if outcome.words else ""
+        say(f"{outcome.why}{words}")
+    return outcome.code
+
+
+def _program(arguments: argparse.Namespace) -> list[str]:
+    """What runs the script. Raises if there is no such thing, before anything is started."""
+    script = arguments.script
+    if arguments.no_python:
+        if shutil.which(script) is None:
+            raise InvalidRules(f"there is no program {script}: nothing was started")
+        return [script]
+    if arguments.module:
+        if not _has_module(script):
+            raise InvalidRules(f"there is no module {script}: nothing was started")
+        return [sys.executable, "-u", "-m", script]
+    if not Path(script).exists():
+        raise InvalidRules(f"there is no script {script}: nothing was started")
+    return [sys.executable, "-u", script]
+
+
+def _has_module(name: str) -> bool:
+    """Whether a rank would find it. Its first package is looked for only: no code of it is run here."""
+    sys.path.insert(0, "")  # as `python -m` has it
+    try:
+        return importlib.util.find_spec(name.partition(".")[0]) is not None
+    except (ImportError, ValueError):
+        return False
+    finally:
+        sys.path.remove("")

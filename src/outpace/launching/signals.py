@@ -1,0 +1,45 @@
+"""The signals a launcher is sent. Owns their handlers, which only take note, so that nothing is left half-done."""
+
+from __future__ import annotations
+
+import select
+import signal
+import socket
+from types import FrameType, TracebackType
+from typing import Any
+
+ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Signals:
+    """While this context lasts, signals wake up who waits for them. In the main thread only."""
+
+    def __init__(self) -> None:
+        self.ends: list[int] = []  #: those that ask for an end, as they came
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Signals:
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        self._wakeup = signal.set_wakeup_fd(self._writing.fileno(), warn_on_full_buffer=False)
+        for number in ASKED_TO_END:
+            if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGTERM:  # as under nohup
+                self._before[number] = signal.signal(number, self._note)
+        self._before[signal.SIGCHLD] = signal.signal(signal.SIGCHLD, lambda *_: None)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        signal.set_wakeup_fd(self._wakeup)
+        self._reading.close()
+        self._writing.close()
+
+    def wait(self, seconds: float | None) -> None:
+        """Until a signal comes, a child's end among them, or so many seconds have passed."""
+        if select.select([self._reading], [], [], seconds)[0]:
+            self._reading.recv(4096)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.ends.append(number)
