@@ -57,18 +57,19 @@ def measure(directory: Path, ranks: int, kills: int) -> list[dict[str, float]]:
 def kill(directory: Path, victim: int, life: int, observer: int, lives: list[int]) -> dict[str, float]:
     """One kill, and what its replacement and another rank noted."""
     rate = rounds_per_s(directory, observer, lives[observer], QUIET_S)
-    process, at_s, round_ = read(directory, victim, life, "began")["pid"], time.monotonic(), 0
+    process, at_s = read(directory, victim, life, "began")["pid"], time.monotonic()
     os.kill(process, signal.SIGKILL)
     round_ = newest_round(directory, observer, lives[observer])
     until(lambda: has(directory, victim, life + 1, "contributed"))
     began, ready = (read(directory, victim, life + 1, what)["at"] for what in ("began", "ready"))
-    contributed = read(directory, victim, life + 1, "contributed")["at"]
+    joined, contributed = (read(directory, victim, life + 1, what)["at"] for what in ("joined", "contributed"))
     missing_s = contributed - at_s
     return {
         "missing_s": missing_s,
         "start_up_s": ready - began,
         "ours_s": missing_s - (ready - began),
         "until_begun_s": began - at_s,
+        "joining_s": joined - ready,
         "rounds_per_s": rate,
         "rounds_per_s_missing": (newest_round(directory, observer, lives[observer]) - round_) / missing_s,
     }
@@ -132,6 +133,7 @@ def train(directory: Path) -> None:
     note("began", {"pid": os.getpid(), "at": process_began_s()})
     note("ready", {"at": time.monotonic()})
     opt = outpace.DistributedOptimizer(inner, "eager-majority")
+    note("joined", {"at": time.monotonic()})
     weight.grad = torch.ones_like(weight)
     contributed = False
     while not (directory / "stop").exists():
