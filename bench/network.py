@@ -8,7 +8,7 @@ seconds. Systems alternate in the same processes on the same links, repeat by re
 gloo           `all_reduce` of one vector: times are those of the slowest rank
 round          of outpace: contributions lie in the hosts' memory already; until every rank can read the averaged vector
 end to end     from each rank's own gradients to the averaged vector, which the optimizer reads in place
-round in bf16  the same round with host sums in bfloat16
+round in bf16  the same round with host sums in bfloat16; in int8: with codes of a byte (global-qsgd)
 waits          the last rank computes 200 ms each step; what do the steps of the others take beside their computing?
 """
 
@@ -40,7 +40,7 @@ ELEMENTS = 6_553_600  #: of float32: 25 MB
 QUICK_ELEMENTS = 262_144
 CALLS = 5
 RATES: dict[str, float | None] = {"unshaped": None, "1 Gbit/s": 1000.0}  #: of each host's link, in Mbit/s
-SYSTEMS = ("gloo", "round", "end to end", "round in bf16")
+SYSTEMS = ("gloo", "round", "end to end", "round in bf16", "round in int8")
 GOALS = {("unshaped", "round"): 2.0, ("1 Gbit/s", "round"): 3.0}  #: at least so many times as fast as Gloo
 WAITING, WAITS_ELEMENTS, SLOW_S, WAITS_S = ("gloo", "eager-majority"), 262_144, 0.2, 6.0
 QUICK_WAITS_S = 2.0

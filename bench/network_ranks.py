@@ -28,6 +28,7 @@ OURS = {
     "round": ("allreduce", False),
     "end to end": ("allreduce", True),
     "round in bf16": ("allreduce:codec=bf16", False),
+    "round in int8": ("allreduce:codec=global-qsgd", False),
 }
 COMPUTE_S = 0.005  #: of everybody in `waits`, as a sleep
 Answer = dict[str, Any]

@@ -138,11 +138,14 @@ def test_ranks_without_a_launcher_are_told_how_to_start(monkeypatch):
         outpace.DistributedOptimizer(optimizer(), "eager-solo")
 
 
-def test_ranks_on_several_hosts_are_told_what_is_missing(monkeypatch):
+@pytest.mark.parametrize(
+    ("engine", "message"), [("local", "the local engine knows one machine only"), ("auto", "MASTER_ADDR.* are not set")]
+)
+def test_ranks_on_several_hosts_are_told_what_is_missing(engine, message, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(outpace.OutpaceError, match="start all ranks with one torchrun"):
-        outpace.DistributedOptimizer(optimizer(), "eager-solo")
+    with pytest.raises(outpace.OutpaceError, match=message):
+        outpace.DistributedOptimizer(optimizer(), "eager-solo", engine=engine)
 
 
 @pytest.mark.parametrize(
