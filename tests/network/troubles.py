@@ -20,8 +20,7 @@ from typing import Any
 from tests.network.launch import Job, plain
 from tests.network.namespaces import Hosts
 
-ENGINE_TESTS = Path(__file__).parents[1] / "engine"
-sys.path.append(str(ENGINE_TESTS))  # whose ranks these are, and who makes their faults
+sys.path.append(str(Path(__file__).parents[1] / "engine"))  # whose ranks these are, and who makes their faults
 
 from family import Board  # noqa: E402
 from host_faults import Driver, agents_of  # noqa: E402
@@ -117,9 +116,8 @@ def play(
     board = hosts.directory / "board"
     with suppress(FileNotFoundError):
         board.unlink()
-    env = {"PYTHONPATH": str(ENGINE_TESTS)}
     given = (strategy, str(board), str(compute_s), str(timeout_s))
-    with plain(hosts, PROGRAM, *given, ranks=ranks, env=env) as job:
+    with plain(hosts, PROGRAM, *given, ranks=ranks) as job:
         scene = Scene(hosts, job, Driver(Board(board), job.world))
         job.until(lambda: min(scene.driver.steps()) >= WARM_UP, "all have begun")
         began = time.monotonic()

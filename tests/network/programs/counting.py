@@ -1,8 +1,6 @@
 """Contributions that count themselves, until the board says that it is enough. The last line is the report, as JSON.
 
-    counting.py STRATEGY BOARD [COMPUTE_S] [TIMEOUT_S]
-
-Needs tests/engine in PYTHONPATH.
+counting.py STRATEGY BOARD [COMPUTE_S] [TIMEOUT_S]
 """
 
 from __future__ import annotations
@@ -10,8 +8,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
+from pathlib import Path
 
-from host_faults import count_until_ended
+sys.path.append(str(Path(__file__).parents[2] / "engine"))  # whose ranks these are
+
+from host_faults import count_until_ended  # noqa: E402
 
 
 def main(strategy: str, board: str, compute_s: str = "0.002", timeout_s: str = "25") -> None:
