@@ -12,10 +12,10 @@ from pathlib import Path
 import features
 import ranks
 import torch
-from made_rows import Rows
 from ranks import TIMEOUT_S, digest, my_rank, world
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
+from worker_rows import Rows
 
 import outpace
 

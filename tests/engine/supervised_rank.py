@@ -19,7 +19,7 @@ from ranks import TIMEOUT_S, Report, digest, my_rank, recorder, world
 import outpace
 from outpace.engines.local.rendezvous import Meeting
 
-LIFE = int(os.environ["OUTPACE_LIFE"])
+LIFE = int(os.environ.get("OUTPACE_LIFE", "1"))
 LIVES, STEPS = 4, 10_000  # at most, which weights have room for
 STRATEGY = "eager:quorum=majority,normalise=sum"  # each contribution changes the weights by one
 TRAINED = 10  #: steps after which a life says that it has trained

@@ -22,8 +22,8 @@ from tests.network.namespaces import Hosts
 
 sys.path.append(str(Path(__file__).parents[1] / "engine"))  # whose ranks these are, and who makes their faults
 
-from family import Board  # noqa: E402
-from host_faults import Driver, agents_of  # noqa: E402
+from family import Board
+from host_faults import Driver, agents_of
 
 PROGRAM = Path(__file__).parent / "programs" / "counting.py"
 WARM_UP, MORE = 30, 40  #: steps of every rank before the trouble, and of everybody who can after it
