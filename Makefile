@@ -3,6 +3,7 @@
 # make lint    ruff and mypy alone
 # make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
+# make soak    kills, stops and interrupts of real processes at random instants, for ten minutes; ARGS="--seconds 60 --seed 7"
 # make bench   speed beside Gloo, Open MPI and DDP in one run, into docs/benchmarks.md; ARGS="--only skew" one section, ARGS=--help
 # make guard   whether a round has become slower, by ratios within one run; under a minute
 # make scaling up to 256 hosts of 8 ranks in simulated time, with this machine's store, into docs/scaling.md; some minutes
@@ -11,7 +12,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-network lint format fuzz bench guard scaling results clean
+.PHONY: demo test test-network lint format fuzz soak bench guard scaling results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
@@ -34,6 +35,9 @@ format: .venv/ready
 
 fuzz: .venv/ready
 	$(BIN)/python -m tests.fuzz $(ARGS)
+
+soak: .venv/ready
+	$(BIN)/python -m tests.faults.soak $(ARGS)
 
 bench: .venv/ready
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'
