@@ -17,7 +17,7 @@ from tests.faults.soak.rank import LIVES
 
 START_S, END_S, HANG_S = 120.0, 90.0, 25.0  #: no measure of anything: a hang becomes a finding
 TICK_S = 0.004
-STOPS_S = (0.05, 0.3, 2.0)  #: longest of each kind
+STOPS_S = (0.02, 0.1, 1.0)  #: longest of each kind
 ALONE, ALONE_S = 0.05, (0.5, 2.0)  #: share of faults that are stops with nothing else wrong, and how long these last
 STARTING_KILLED = 0.15  #: share of kills that may hit a rank that has not joined yet
 
@@ -70,7 +70,7 @@ class Episode:
             if now >= next_s and self._one_more():
                 next_s = now + self._draws.expovariate(1 / self.plan.gap_s)
                 if self._draws.random() < 0.05:
-                    next_s += 1.5  # quiet
+                    next_s += 1.0  # quiet
             time.sleep(TICK_S)
 
     def _one_more(self) -> bool:

@@ -48,6 +48,6 @@ def plan_of(seed: int, number: int, ranks: int, seconds: float) -> Plan:
         padding=draws.choice(PADDINGS),
         seconds=seconds,
         is_forked=is_forked,
-        gap_s=0.12 if is_forked else 1.5,
-        kills=0.45,
+        gap_s=0.08 if is_forked else 1.5,
+        kills=0.5,
     )
