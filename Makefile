@@ -4,6 +4,7 @@
 # make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
 # make soak    kills, stops and interrupts of real processes at random instants, for ten minutes; ARGS="--seconds 60 --seed 7"
+# make mutants the package with one protection taken out at a time: the test of each must fail; some minutes
 # make bench   speed beside Gloo, Open MPI and DDP in one run, into docs/benchmarks.md; ARGS="--only skew" one section, ARGS=--help
 # make guard   whether a round has become slower, by ratios within one run; under a minute
 # make scaling up to 256 hosts of 8 ranks in simulated time, with this machine's store, into docs/scaling.md; some minutes
@@ -12,7 +13,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-network lint format fuzz soak bench guard scaling results clean
+.PHONY: demo test test-network lint format fuzz soak mutants bench guard scaling results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
@@ -38,6 +39,9 @@ fuzz: .venv/ready
 
 soak: .venv/ready
 	$(BIN)/python -m tests.faults.soak $(ARGS)
+
+mutants: .venv/ready
+	$(BIN)/python -m tests.faults.mutants $(ARGS)
 
 bench: .venv/ready
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[bench]'

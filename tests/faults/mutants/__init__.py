@@ -1,0 +1,168 @@
+"""The package with one protection taken out at a time: each must make its test fail. `python -m tests.faults.mutants`.
+
+Nothing in the package knows of it: `site/sitecustomize.py` changes a module right after it was imported, in every
+process of a test, the ranks among them. Imports nothing of outpace, as that would come before the change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+NAME = "OUTPACE_TEST_MUTANT"  #: in the environment: which one
+SHORT_TIMEOUT_S = 15.0  #: a wait without end is an error sooner than in the tests themselves
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One protection less."""
+
+    protection: str
+    module: str  #: what is changed
+    change: Callable[[Any], None]
+    test: str  #: which must fail
+
+
+def _holds_are_not_looked_at(module: Any) -> None:
+    module.Holds.others_use = lambda *_: False
+
+
+def _slots_are_not_held(module: Any) -> None:
+    module.Holds.take = lambda *_: None
+
+
+def _log_is_not_read_before_a_copy(module: Any) -> None:
+    begin = module.Reduction.__init__
+
+    def begin_trusting(self: Any, memory: Any, sums: Any, wanted: Any, faults: Any) -> None:
+        begin(self, memory, sums, lambda sealed: True, faults)
+
+    module.Reduction.__init__ = begin_trusting
+
+
+def _nobody_helps(module: Any) -> None:
+    work = module.LocalEngine._work
+    module.LocalEngine._work = lambda self, sealed, helping: work(self, sealed, False)
+
+
+def _lives_are_not_probed(module: Any) -> None:
+    module.Watch._report_deaths = lambda self: False
+
+
+def _below_quorum_is_not_noticed(module: Any) -> None:
+    module.Watch._check = lambda self: None
+
+
+def _anybody_may_be_a_rank(module: Any) -> None:
+    module.Life.take = lambda self, rank: True
+
+
+def _what_is_left_of_a_rank_lives_on(module: Any) -> None:
+    def end(self: Any) -> tuple[int, str]:
+        code = self._process.wait()
+        return code, self.tail.end(code)
+
+    module.Child.end = end
+
+
+def _nobody_is_tied_to_the_launcher(module: Any) -> None:
+    module.die_with_parent = lambda parent=None: None
+
+
+def _numbers_are_not_looked_at(module: Any) -> None:
+    module.math = SimpleNamespace(isfinite=lambda value: True)
+
+
+def _only_its_writer_writes_a_snapshot(module: Any) -> None:
+    module.ArenaEngine._write_overdue_snapshot = lambda self: False
+
+
+def _training_writes_its_own_trace(module: Any) -> None:
+    module.TraceWriter.put = lambda self, line: self._append([line])
+
+
+_FAULTS = "tests/engine/test_faults.py"
+_LOCAL = "outpace.engines.local"
+
+MUTANTS = {
+    "holds-unseen": Mutant(
+        "a slot that a stopped rank reads or writes is not used again",
+        f"{_LOCAL}.holds",
+        _holds_are_not_looked_at,
+        f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-solo]",
+    ),
+    "slots-not-held": Mutant(
+        "a rank says which slot it uses",
+        f"{_LOCAL}.holds",
+        _slots_are_not_held,
+        f"{_FAULTS}::test_a_rank_lost_while_opening_an_attempt_holds_nobody_up[stop]",
+    ),
+    "blind-copy": Mutant(
+        "the log is read again before a chunk is copied",
+        f"{_LOCAL}.reduction",
+        _log_is_not_read_before_a_copy,
+        f"{_FAULTS}::test_a_sleeper_that_wakes_in_a_reduction_does_not_spoil_a_result_that_is_still_kept",
+    ),
+    "no-help": Mutant(
+        "others do the chunks of a reducer that is stopped",
+        f"{_LOCAL}.engine",
+        _nobody_helps,
+        f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[reducing-eager-majority]",
+    ),
+    "no-probe": Mutant(
+        "a rank that waits looks who lives",
+        f"{_LOCAL}.watch",
+        _lives_are_not_probed,
+        f"{_FAULTS}::test_the_others_go_on_and_agree_after_a_rank_is_killed[applying-eager-majority]",
+    ),
+    "no-min-ranks": Mutant(
+        "too few ranks end the run",
+        f"{_LOCAL}.watch",
+        _below_quorum_is_not_noticed,
+        "tests/faults/test_lost_ranks.py::test_one_more_ends_the_run_on_all_that_are_left_with_the_reason",
+    ),
+    "two-of-a-rank": Mutant(
+        "a rank is refused while another process of it lives",
+        f"{_LOCAL}.life",
+        _anybody_may_be_a_rank,
+        "tests/engine/test_run.py::test_a_rank_is_refused_while_another_process_of_the_same_rank_is_only_stopped",
+    ),
+    "no-fence": Mutant(
+        "what is left of a rank is killed before its replacement starts",
+        "outpace.launching.child",
+        _what_is_left_of_a_rank_lives_on,
+        "tests/engine/test_run.py::test_what_could_still_wake_up_of_a_dead_rank_is_killed_before_its_replacement_is_"
+        "started",
+    ),
+    "no-leash": Mutant(
+        "ranks end with their launcher",
+        "outpace.launching.leash",
+        _nobody_is_tied_to_the_launcher,
+        "tests/engine/test_launch.py::test_no_rank_survives_a_killed_launcher",
+    ),
+    "not-finite": Mutant(
+        "what is not finite is refused",
+        f"{_LOCAL}.reduction",
+        _numbers_are_not_looked_at,
+        "tests/faults/test_numbers_that_are_not.py",
+    ),
+    "lazy-snapshots": Mutant(
+        "a snapshot whose writer is lost is written by whoever waits",
+        f"{_LOCAL}.arena_engine",
+        _only_its_writer_writes_a_snapshot,
+        "tests/engine/test_features.py::test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits",
+    ),
+    "own-trace": Mutant(
+        "a trace is written beside training",
+        "outpace.observe.trace_writer",
+        _training_writes_its_own_trace,
+        "tests/faults/test_disks.py::test_training_goes_on_when_every_write_fails",
+    ),
+}
+
+
+def shorten(module: Any) -> None:
+    """Of the tests' own ranks."""
+    module.TIMEOUT_S = SHORT_TIMEOUT_S
