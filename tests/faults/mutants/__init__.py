@@ -12,7 +12,8 @@ from types import SimpleNamespace
 from typing import Any
 
 NAME = "OUTPACE_TEST_MUTANT"  #: in the environment: which one
-SHORT_TIMEOUT_S = 15.0  #: a wait without end is an error sooner than in the tests themselves
+CONTROL = "control"  #: changes nothing but what all do
+SHORT_TIMEOUT_S = 20.0  #: a wait without end is an error sooner than in the tests themselves
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,12 @@ MUTANTS = {
 }
 
 
-def shorten(module: Any) -> None:
+def changes_of(name: str) -> dict[str, Callable[[Any], None]]:
+    """By module."""
+    changes = {"ranks": _waits_are_short}
+    return changes if name == CONTROL else {**changes, MUTANTS[name].module: MUTANTS[name].change}
+
+
+def _waits_are_short(module: Any) -> None:
     """Of the tests' own ranks."""
     module.TIMEOUT_S = SHORT_TIMEOUT_S

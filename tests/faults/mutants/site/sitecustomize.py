@@ -37,5 +37,4 @@ class Changing(importlib.abc.MetaPathFinder):
 mutants = registry()
 name = os.environ.get(mutants.NAME)
 if name:
-    mutant = mutants.MUTANTS[name]
-    sys.meta_path.insert(0, Changing({mutant.module: mutant.change, "ranks": mutants.shorten}))
+    sys.meta_path.insert(0, Changing(mutants.changes_of(name)))
