@@ -28,7 +28,8 @@ def draw(found: dict[str, Any], path: Path) -> None:
     """Writes a PNG."""
     figure = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.085, subplot_titles=TITLES)
     for row, (name, colour) in enumerate((("outpace", OURS), ("ddp", GLOO)), start=1):
-        for rank, steps in enumerate(found[name]["steps"]):
+        by_rank = list(enumerate(found[name]["steps"]))
+        for rank, steps in sorted(by_rank, key=lambda each: each[0] != found["victim"]):  # the others in front of it
             is_victim = rank == found["victim"]
             figure.add_trace(_stairs(steps, STOPPED if is_victim else colour, "dot" if is_victim else "solid"), row, 1)
         _shade(figure, row, *found[name]["stopped"])
@@ -83,7 +84,7 @@ def _shade(figure: go.Figure, row: int, began: float, ended: float) -> None:
 def _words(figure: go.Figure, found: dict[str, Any]) -> None:
     began, ended = found["outpace"]["stopped"]
     _say(figure, 1, (began + ended) / 2, 400, f"rank {found['victim']} is stopped<br>the others go on")
-    _say(figure, 1, ended + 0.4, 5000, "its own step (dotted) lasts as long as it was stopped", "left")
+    _say(figure, 1, ended + 0.4, 2200, "its own step (dotted) lasts as long as it was stopped", "left")
     began, ended = found["ddp"]["stopped"]
     _say(figure, 2, (began + ended) / 2, 400, "all wait for it")
     words = (
@@ -93,23 +94,10 @@ def _words(figure: go.Figure, found: dict[str, Any]) -> None:
     _say(figure, 3, ended + 0.4, 1500, words, "left")
 
 
-def _say(figure: go.Figure, row: int, x: float, y: float, words: str, side: str = "middle") -> None:
-    at_left = side == "left"
-    place = {
-        "x": x,
-        "y": math.log10(y),
-        "xanchor": "left" if at_left else "auto",
-        "align": side if at_left else "center",
-    }
-    figure.add_annotation(
-        **place,
-        row=row,
-        col=1,
-        text=words,
-        align=side if at_left else "center",
-        showarrow=False,
-        font={"size": 14, "color": MUTED},
-    )
+def _say(figure: go.Figure, row: int, x: float, y: float, words: str, side: str = "center") -> None:
+    look = {"text": words, "showarrow": False, "font": {"size": 14, "color": MUTED}}
+    anchor = "left" if side == "left" else "auto"
+    figure.add_annotation(x=x, y=math.log10(y), xanchor=anchor, align=side, row=row, col=1, **look)
 
 
 def _screenshot(figure: go.Figure, path: Path) -> None:
