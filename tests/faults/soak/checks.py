@@ -36,10 +36,16 @@ def exactly_once(job: Job) -> list[str]:
     ends = [life.end for life in job.all_lives() if life.end is not None]
     if not ends:
         return wrong
-    unseen = ends[0]["version"] - len([number for number in rounds if number < ends[0]["version"]])
-    if unseen > 0:  # all who applied it were killed before they had written it down
+    if unseen := rounds_unseen(job):
         return [*wrong, *([] if unseen <= 2 else [f"{unseen} rounds were recorded by nobody"])]
     return wrong + _weights_are_records(job, given, ends[0]["applied"]) + _nothing_is_missing(job, given, ends[0])
+
+
+def rounds_unseen(job: Job) -> int:
+    """Rounds in the weights that no life has in its diary: all who applied them were killed before they wrote it."""
+    ends = [life.end["version"] for life in job.all_lives() if life.end is not None]
+    seen = {number for life in job.all_lives() for number in life.rounds}
+    return len(set(range(max(ends, default=0))) - seen)
 
 
 def _weights_are_records(job: Job, given: Counter[Contribution], applied: list[list[int]]) -> list[str]:

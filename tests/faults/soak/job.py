@@ -35,9 +35,10 @@ class Job:
                 self.pid = forked.launch([*options, *program], *files, environment)
             else:
                 command = [sys.executable, "-m", "outpace", "run", *options, *program]
-                self.pid = subprocess.Popen(
+                self._process = subprocess.Popen(
                     command, stdout=output, stderr=errors, start_new_session=True, env={**os.environ, **environment}
-                ).pid
+                )
+                self.pid = self._process.pid
 
     def look(self) -> None:
         """Reads what is new in the diaries, and whether the launcher has ended."""

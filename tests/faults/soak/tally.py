@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tests.faults.soak.checks import rounds_unseen
 from tests.faults.soak.episode import Episode
 from tests.faults.soak.waits import Waits
 
@@ -17,6 +18,7 @@ class Tally:
 
     began_s: float = field(default_factory=time.monotonic)
     jobs: int = 0
+    counted: int = 0  #: jobs whose weights were compared with the records of all their rounds
     rounds: int = 0
     contributions: int = 0
     kills: dict[bool, int] = field(default_factory=lambda: {True: 0, False: 0})  #: by whether ranks were forked
@@ -34,6 +36,7 @@ class Tally:
         """Counts one job that was disturbed."""
         forked = episode.plan.is_forked
         self.jobs += 1
+        self.counted += not episode.hang and episode.job.code == 0 and not rounds_unseen(episode.job)
         self.kills[forked] += sum(fault.kind == "kill" for fault in episode.faults)
         self.stops += sum(fault.kind == "stop" for fault in episode.faults)
         self.missed += episode.missed
@@ -63,7 +66,8 @@ class Tally:
             f"{self.jobs} jobs in {seconds:.0f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
             f"  {kills} kills ({self.kills[True]} of forked ranks, {self.kills[False]} of ranks that start anew), "
             f"{self.stops} stops, {self.missed} that did not happen and are not counted",
-            f"  {self.rounds} rounds, {self.contributions} contributions",
+            f"  {self.rounds} rounds, {self.contributions} contributions; weights compared with the records of all "
+            f"rounds in {self.counted} jobs",
             f"  wrong sums {self.wrong_sums}, other violations {self.violations}, hangs {self.hangs}, "
             f"leftovers {self.leftovers}",
             f"  interrupts clean {self.interrupts - self.unclean} of {self.interrupts}",
