@@ -79,10 +79,11 @@ def _disturb(
     except KeyboardInterrupt:
         tally.add(episode, Waits())
         raise
-    tally.add(episode, waits_of(episode))
+    waits = waits_of(episode)
+    tally.add(episode, waits)
     kills = sum(fault.kind == "kill" for fault in episode.faults)
     sums = checks.agreement(episode.job) + checks.exactly_once(episode.job)
-    other = [] if episode.hang else checks.endings(episode.job, kills)
+    other = waits.held_up + ([] if episode.hang else checks.endings(episode.job, kills))
     left = checks.leftovers(episode.job)
     tally.wrong_sums += len(sums)
     tally.violations += len(other)

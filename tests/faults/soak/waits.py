@@ -9,6 +9,7 @@ from tests.faults.soak.diary import Life
 from tests.faults.soak.episode import Episode
 from tests.faults.soak.injectors import Fault
 
+BOUND_S = 1.0  #: nobody needs longer for a step because of others, also on a machine that is busy
 LONG_STOP_S = 0.3  #: shorter ones show no rate
 QUIET_S = 0.2  #: steps so close to a fault do not count as undisturbed
 
@@ -19,6 +20,7 @@ class Waits:
 
     in_step: list[float] = field(default_factory=list)  #: each step while nothing was wrong
     in_fault: list[float] = field(default_factory=list)  #: for each fault, the longest step of the ranks it did not hit
+    held_up: list[str] = field(default_factory=list)  #: steps longer than `BOUND_S`, in words
     extra: list[float] = field(default_factory=list)  #: the same beyond the median of undisturbed steps
     recovery: list[float] = field(default_factory=list)  #: from death to first contribution, without start-up
     start_up: list[float] = field(default_factory=list)
@@ -48,9 +50,14 @@ def waits_of(episode: Episode) -> Waits:
     usual = sorted(found.in_step)[len(found.in_step) // 2] if found.in_step else 0.0
     for fault in faults:
         others = _others(episode, fault)
-        longest = max((_longest(life, fault) for life in others), default=0.0)
+        longest, waiting = max(
+            ((_longest(life, fault, episode.faults), life.rank) for life in others), default=(0.0, 0)
+        )
         found.in_fault.append(longest)
         found.extra.append(max(0.0, longest - usual))
+        if longest - usual > BOUND_S:
+            lasted = f"{fault.kind} of rank {fault.rank} for {fault.ended_s - fault.began_s:.2f} s"
+            found.held_up.append(f"rank {waiting} waited {longest:.2f} s in a step during a {lasted}")
         if fault.kind == "stop" and fault.is_alone and fault.ended_s - fault.began_s >= LONG_STOP_S:
             found.stopped_steps += sum(_steps_between(life, fault.began_s, fault.ended_s) for life in others)
             found.stopped_s += (fault.ended_s - fault.began_s) * len(others)
@@ -87,14 +94,16 @@ def _others(episode: Episode, fault: Fault) -> list[Life]:
     ]
 
 
-def _longest(life: Life, fault: Fault) -> float:
-    """The longest step that overlaps with the fault."""
+def _longest(life: Life, fault: Fault, faults: list[Fault]) -> float:
+    """The longest step that overlaps with the fault, of those that its own rank was not hit in."""
+    own = [(f.began_s, f.ended_s or fault.ended_s) for f in faults if f.rank == life.rank]
     first = bisect_left(life.steps, fault.began_s, key=lambda step: step[1])
     overlapping = []
     for began_s, ended_s in life.steps[first:]:
         if began_s > fault.ended_s:
             break
-        overlapping.append(ended_s - began_s)
+        if not any(hit_s < ended_s and over_s > began_s for hit_s, over_s in own):
+            overlapping.append(ended_s - began_s)
     return max(overlapping, default=0.0)
 
 
