@@ -49,7 +49,7 @@ def test_the_work_of_a_rank_four_times_as_slow_counts_and_nobody_goes_at_its_pac
     assert max(stats.staleness) <= 64
 
 
-def test_a_rank_stopped_for_five_seconds_is_back_in_step_and_nothing_is_lost(tmp_path):
+def test_a_rank_stopped_for_a_hundred_steps_of_the_others_is_back_in_step_and_nothing_is_lost(tmp_path):
     def stop_and_wake(watcher) -> None:
         watcher.until_steps([*range(WORLD)], 10)
         victim = watcher.lives[VICTIM]

@@ -76,10 +76,6 @@ def _numbers_are_not_looked_at(module: Any) -> None:
     module.math = SimpleNamespace(isfinite=lambda value: True)
 
 
-def _only_its_writer_writes_a_snapshot(module: Any) -> None:
-    module.ArenaEngine._write_overdue_snapshot = lambda self: False
-
-
 def _training_writes_its_own_trace(module: Any) -> None:
     module.TraceWriter.put = lambda self, line: self._append([line])
 
@@ -98,7 +94,7 @@ MUTANTS = {
         "a rank says which slot it uses",
         f"{_LOCAL}.holds",
         _slots_are_not_held,
-        f"{_FAULTS}::test_a_rank_lost_while_opening_an_attempt_holds_nobody_up[stop]",
+        f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-majority]",
     ),
     "blind-copy": Mutant(
         "the log is read again before a chunk is copied",
@@ -148,12 +144,6 @@ MUTANTS = {
         f"{_LOCAL}.reduction",
         _numbers_are_not_looked_at,
         "tests/faults/test_numbers_that_are_not.py",
-    ),
-    "lazy-snapshots": Mutant(
-        "a snapshot whose writer is lost is written by whoever waits",
-        f"{_LOCAL}.arena_engine",
-        _only_its_writer_writes_a_snapshot,
-        "tests/engine/test_features.py::test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits",
     ),
     "own-trace": Mutant(
         "a trace is written beside training",
