@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from tests.faults.mutants import CONTROL, MUTANTS, NAME
@@ -15,6 +18,7 @@ from tests.faults.mutants import CONTROL, MUTANTS, NAME
 ROOT = Path(__file__).parents[3]
 PASSED, FAILED = 0, 1  # of pytest's exit codes; any other says that the test did not run
 PATIENCE_S = 120
+MARK = "OUTPACE_TEST_MUTANTS_OF"  # in the environment of all that a run of this program starts
 
 
 def main(names: list[str]) -> int:
@@ -47,11 +51,27 @@ def run(name: str, tests: Sequence[str]) -> tuple[int, str]:
     """Pytest's exit code and what it said."""
     site = Path(__file__).with_name("site")
     paths = [str(site), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, NAME: name, "PYTHONPATH": os.pathsep.join(paths)}
+    environment = {**os.environ, NAME: name, MARK: str(os.getpid()), "PYTHONPATH": os.pathsep.join(paths)}
     options = ["-x", "-q", "-p", "no:cacheprovider", f"--timeout={PATIENCE_S}"]
     command = [sys.executable, "-m", "pytest", *options, *dict.fromkeys(tests)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
+    with tempfile.TemporaryFile("w+") as output:  # no pipe, which those who outlive the test would keep open
+        try:
+            code = subprocess.run(
+                command, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT
+            ).returncode
+        finally:
+            _end_what_is_left(f"{NAME}={name}".encode(), f"{MARK}={os.getpid()}".encode())
+        output.seek(0)
+        return code, output.read()
+
+
+def _end_what_is_left(*marks: bytes) -> None:
+    """Some mutants have ranks that outlive their test."""
+    for found in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(OSError):
+            environment = Path("/proc", found, "environ").read_bytes().split(b"\0")
+            if int(found) != os.getpid() and all(mark in environment for mark in marks):
+                os.kill(int(found), signal.SIGKILL)
 
 
 if __name__ == "__main__":
