@@ -1,7 +1,6 @@
 """A disk that is full or takes nothing ends a recording, never a training."""
 
 import os
-import subprocess
 
 import pytest
 from test_rounds import agree
@@ -18,14 +17,6 @@ def trained(log_dir) -> None:
     agree(reports)
     assert [value for row in reports[0].counts for value in row] == pytest.approx([1.0] * WORLD * STEPS)
     assert [report.stats.steps for report in reports] == [STEPS] * WORLD
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", tmp_path], capture_output=True).returncode:
-        pytest.skip("mounting a file system is not permitted here")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_training_goes_on_when_the_disk_is_full_and_the_trace_says_that_it_was_cut(tiny_disk):

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import shutil
-import subprocess
 import threading
 
 import pytest
@@ -97,14 +96,6 @@ def test_a_full_disk_ends_recording_with_one_warning(tmp_path, caplog):
         for number in range(1000):
             recorder.add(a_step(number))
     warned(caplog, recorder.path, "No space left on device")
-
-
-@pytest.fixture
-def tiny_disk(tmp_path):
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16k", "tmpfs", tmp_path], capture_output=True).returncode:
-        pytest.skip("mounting a file system is not permitted here")
-    yield tmp_path
-    subprocess.run(["umount", "--lazy", tmp_path], check=True)
 
 
 def test_what_a_full_disk_has_taken_can_be_read(tiny_disk, caplog):
