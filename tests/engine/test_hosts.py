@@ -1,9 +1,13 @@
 """Several hosts on one machine, told apart by OUTPACE_HOST: the same files, and what holds on one host holds here."""
 
+from collections import Counter
+
 import family
 import pytest
+import ranks
 import torch
 from test_family import CHOICES, check
+from test_rounds import contributions
 
 import outpace
 from outpace import strategies
@@ -11,9 +15,9 @@ from outpace import strategies
 ON_THREE = ("eager-majority", "wagma", "d-psgd", "ad-psgd", "sgp", "dsgd-aau", "ringmaster")
 
 
-def check_each(names, ranks, hosts):
+def check_each(names, count, hosts):
     chosen = [CHOICES.get(name, name) for name in names]
-    runs = outpace.spawn(family.train_each, ranks, (chosen, 16), hosts=hosts)
+    runs = outpace.spawn(family.train_each, count, (chosen, 16), hosts=hosts)
     for name, seen in zip(names, zip(*runs, strict=True), strict=True):
         check(seen, name)
 
@@ -46,3 +50,14 @@ def test_no_step_is_lost_or_doubled_when_ranks_of_several_hosts_swap(hosts):
         for met, final, _ in run:
             assert met == pytest.approx([6] * 2 * hosts)
             assert final == pytest.approx(steps)
+
+
+@pytest.mark.parametrize("hosts", [2, 3])
+def test_a_host_all_of_whose_ranks_lag_takes_up_the_snapshots_of_others(hosts):
+    # Its only rank lags further than results are kept, so that nobody on its host writes a snapshot.
+    reports = outpace.spawn(ranks.one_slow_rank, hosts, ("eager-solo", 150), hosts=hosts)
+    assert len({report.final for report in reports}) == 1
+    given = contributions(reports)
+    assert max(Counter(given).values()) == 1
+    dropped = sum(stats.dropped for stats in reports[0].stats.ranks)
+    assert len(given) + dropped == sum(report.stats.steps for report in reports)

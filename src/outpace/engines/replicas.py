@@ -249,15 +249,14 @@ class ReplicaEngine(SharingEngine):
     def _snapshot_is_due(self) -> bool:
         """Every R-1 rounds after the first one, which is written where all begin; and for a host that has none."""
         latest = self._snapshot_version()
-        if latest >= 0 and self.ledger.hosts.begins and self._is_wanted_elsewhere():
+        if latest >= 0 and self.ledger.hosts.count > 1 and self._is_wanted_elsewhere():
             return True
         return 0 <= latest <= self._replica.version - max(1, self.rules.max_staleness - 1)
 
     def _is_wanted_elsewhere(self) -> bool:
         """Whether a host waits for a snapshot as new as this replica is."""
-        hosts = self.ledger.hosts
         wanting = [host for host in self.ledger.without_snapshot() if host != self.ledger.host]
-        return any(self._replica.version >= hosts.begins.get(host, 0) for host in wanting)
+        return any(self._replica.version >= self.ledger.least_version(host) for host in wanting)
 
     def _snapshot_patience_s(self) -> float:
         return WRITING_S if self.ledger.snapshots.claims else OVERDUE_S
@@ -273,8 +272,9 @@ class ReplicaEngine(SharingEngine):
         return now - self._overdue[1] >= self._snapshot_patience_s()
 
     def _writes_snapshot_of(self, record: Round) -> bool:
-        """One of those who were on time, in turn."""
-        waiting = sorted({c.rank for c in record.contributions if self.ledger.waits(c)})
+        """One of those of this host who were on time, in turn."""
+        of, here = self.ledger.hosts.of, self.ledger.host
+        waiting = sorted({c.rank for c in record.contributions if of[c.rank] == here and self.ledger.waits(c)})
         return bool(waiting) and waiting[record.number % len(waiting)] == self.rank
 
     async def _write_snapshot(self) -> None:

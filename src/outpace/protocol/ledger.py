@@ -83,13 +83,18 @@ class Ledger:
         return self.host in self.hosts.living and number >= self.hosts.begins.get(self.host, 0)
 
     def without_snapshot(self) -> list[int]:
-        """Hosts that the next snapshot is sent to: they have none, or one from before they were given up."""
+        """Hosts that the next snapshot is sent to: they have none from which a rank can go on. Either it is from before
+        they were given up, or all of their ranks lag so far that nobody there writes one."""
         found = []
         for host in sorted(self.hosts.living):
             latest = self.snapshots_at[host].latest
-            if latest is None or latest.version < self.hosts.begins.get(host, 0):
+            if latest is None or latest.version < self.least_version(host):
                 found.append(host)
         return found
+
+    def least_version(self, host: int) -> int:
+        """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""
+        return max(self.hosts.begins.get(host, 0), min(self.completed, default=0))
 
     @property
     def news(self) -> int:
