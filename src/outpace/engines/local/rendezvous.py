@@ -131,7 +131,7 @@ class Meeting:
         )
 
     def _open(self, note: Note) -> Files | None:
-        """Through whichever holder still lives. None if all are dead and are being started again."""
+        """Through whichever holder still lives. None if all are dead, or about to be, and are being started again."""
         troubles: list[str] = []
         holders = list(note["holders"].values())
         for holder in holders:
@@ -139,7 +139,7 @@ class Meeting:
                 return _open_announced(note, holder)
             except (OSError, ArenaInvalid) as error:
                 troubles.append(f"process {holder['pid']}: {error}")
-        if self._restarts and not any(_lives(holder["pid"]) for holder in holders):
+        if self._restarts and not any(map(_holds, holders)):
             return None
         raise ArenaInvalid(
             f"[rank {self._rank}] the announced arena cannot be opened ({'; '.join(troubles)}). If the ranks run "
@@ -159,9 +159,12 @@ def _open_announced(note: Note, holder: Note) -> Files:
     return files
 
 
-def _lives(pid: int) -> bool:
-    """Whether there is such a process. One that has ended and only waits to be noticed is none."""
+def _holds(holder: Note) -> bool:
+    """Whether that process has the files open. One that ends closes them before it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        os.lstat(f"/proc/{holder['pid']}/fd/{holder['fds'][0]}")
+        return Path(f"/proc/{holder['pid']}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except PermissionError:
+        return True  # nobody may look
     except OSError:
         return False
