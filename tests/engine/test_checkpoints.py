@@ -93,7 +93,8 @@ def test_a_checkpoint_that_was_killed_while_it_was_written_is_not_gone_on_from(s
 
 
 def test_every_contribution_is_applied_once_over_all_lives_of_a_killed_run(tmp_path):
-    world, args = 3, ("eager-majority:max_staleness=64", STEPS, EVERY)  # nothing is dropped, however late
+    world = 3
+    args = (f"eager-majority:max_staleness={world * STEPS}", STEPS, EVERY)  # never too late: there are no more rounds
     for seed, steps in enumerate((EVERY + 2, EVERY + 6)):
         killed(tmp_path, checkpoints.count, world, args, steps, seed)
     for counts in outpace.spawn(checkpoints.count, world, (str(tmp_path), *args)):

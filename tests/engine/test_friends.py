@@ -12,19 +12,20 @@ from test_rounds import agree
 import outpace
 
 UNEVEN = ["eager-majority", "eager-solo"]
-NOTHING_DROPPED = [f"{strategy}:max_staleness=64" for strategy in UNEVEN]  # however late a rank is
+WORLD, STEPS = 3, 30
+NOTHING_DROPPED = [f"{strategy}:max_staleness={WORLD * STEPS}" for strategy in UNEVEN]  # there are no more rounds
 
 
 @pytest.mark.parametrize("strategy", [*NOTHING_DROPPED, "allreduce"])
 def test_an_overflow_on_one_rank_leaves_out_that_step_and_nothing_else(strategy):
-    steps, overflows = 30, {0: [5], 1: [0, 11, 12, 20]}
-    reports = outpace.spawn(friends.count_scaled, 3, (strategy, steps, overflows))
+    overflows = {0: [5], 1: [0, 11, 12, 20]}
+    reports = outpace.spawn(friends.count_scaled, WORLD, (strategy, STEPS, overflows))
     agree(reports)
     for report in reports:
         for rank, row in enumerate(report.counts):
-            expected = [0.0 if step in overflows.get(rank, []) else 1.0 for step in range(steps)]
+            expected = [0.0 if step in overflows.get(rank, []) else 1.0 for step in range(STEPS)]
             assert row == pytest.approx(expected)
-    assert len({report.extra for report in reports}) == 3, "the ranks' scales are the same: nothing was shown"
+    assert len({report.extra for report in reports}) == WORLD, "the ranks' scales are the same: nothing was shown"
     assert [r.dropped for r in reports[0].stats.ranks] == [0, 0, 0], "no round ever saw what overflowed"
 
 
@@ -64,8 +65,8 @@ def test_computing_activations_again_changes_no_bit():
 
 @pytest.mark.parametrize("strategy", NOTHING_DROPPED)
 def test_gradients_that_each_rank_clips_are_applied_as_they_were_clipped(strategy):
-    for counts in outpace.spawn(friends.count_clipped, 3, (strategy, 30)):
-        assert [value for row in counts for value in row] == pytest.approx([1.0] * 90, rel=1e-4)
+    for counts in outpace.spawn(friends.count_clipped, WORLD, (strategy, STEPS)):
+        assert [value for row in counts for value in row] == pytest.approx([1.0] * WORLD * STEPS, rel=1e-4)
 
 
 @pytest.mark.parametrize("strategy", UNEVEN)

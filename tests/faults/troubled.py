@@ -105,9 +105,9 @@ def not_finite(value: float, at: list[int], rank: int, steps: int) -> ranks.Repo
 
 
 def record_to(log_dir: str, steps: int) -> ranks.Report:
-    """Counts, and records where there is no room."""
+    """Counts, and records where there is no room. There are never as many rounds as would make a step too late."""
     report = ranks.Report(my_rank())
-    counter = ranks.Counter(steps, "eager:quorum=majority,max_staleness=64", report, log_dir=log_dir)
+    counter = ranks.Counter(steps, f"eager-majority:max_staleness={world() * steps}", report, log_dir=log_dir)
     for step in range(steps):
         time.sleep(0.001)
         counter.step(step)
