@@ -126,7 +126,10 @@ class OptimizerReplica:
             torch._foreach_mul_(gradients, work.scale)
         if not self._is_finite(gradients):
             self.refused += 1
-            log.warning("a gradient is not finite: this rank leaves out its step, the %d-th so far", self.refused)
+            if self.refused & (self.refused - 1) == 0:  # the first, second, fourth, ...: not a line a step
+                log.warning(
+                    "a gradient is not finite: this rank leaves out its step; so far it did %d times", self.refused
+                )
             return
         self.is_torn = True
         self._own_step()

@@ -47,14 +47,18 @@ def test_pushes_are_heard_by_those_they_are_meant_for(world: int, step: int, dat
 
 
 def test_several_peers_are_at_consecutive_distances() -> None:
-    assert [push_peers(0, step, 16, peers=2) for step in range(3)] == [(1, 2), (4, 8), (1, 2)]
-    assert [push_peers(0, step, 8, peers=2) for step in range(3)] == [(1, 2), (4, 1), (2, 4)]
+    assert [push_peers(0, step, 16, peers=2) for step in range(3)] == [(1, 2), (4, 8), (15, 14)]
+    assert [push_peers(0, step, 8, peers=2) for step in range(3)] == [(1, 2), (4, 1), (6, 4)]
 
 
 @given(st.integers(2, 40), st.integers(0, 100))
 def test_every_distance_has_its_turn(world: int, start: int) -> None:
     count = most_peers(world)
-    distances = [push_peers(0, step, world)[0] for step in range(start, start + count)]
+    forwards = [step // count % 2 == 0 for step in range(start, start + count)]
+    distances = [
+        (push_peers if is_forwards else push_sources)(0, step, world)[0]
+        for step, is_forwards in zip(range(start, start + count), forwards, strict=True)
+    ]
     assert sorted(distances) == [1 << power for power in range(count)]
     assert max(distances) < world <= 2 * max(distances)
 
@@ -101,3 +105,18 @@ def test_random_neighbours_are_equally_likely_and_ranks_pick_on_their_own() -> N
 def test_no_neighbour_is_explained() -> None:
     with pytest.raises(InvalidRules, match="rank 3 has no neighbour to pick in step 9"):
         random_neighbour(3, 9, ())
+
+
+@given(st.integers(2, 16), st.data())
+def test_no_weight_drains_away_from_those_who_are_left(world: int, data: st.DataObject) -> None:
+    """Push-sum among the living, who keep the shares of those who are gone: every weight stays far from zero."""
+    living = data.draw(st.sets(st.integers(0, world - 1), min_size=1))
+    weights = dict.fromkeys(living, 1.0)
+    for step in range(60 * most_peers(world)):
+        pushes = {rank: push_peers(rank, step, world)[0] for rank in living}
+        after = {rank: weight / (2 if pushes[rank] in living else 1) for rank, weight in weights.items()}
+        for rank, target in pushes.items():
+            if target in living:
+                after[target] += weights[rank] / 2
+        weights = after
+    assert min(weights.values()) > 0.1

@@ -20,12 +20,14 @@ def generator(purpose: str, *numbers: int) -> random.Random:
 
 
 def push_peers(rank: int, step: int, world: int, peers: int = 1) -> tuple[int, ...]:
-    """Whom `rank` pushes to: SGP's forward-only exponential graph (Assran et al., ICML 2019).
+    """Whom `rank` pushes to: SGP's exponential graph (Assran et al., ICML 2019).
 
-    The distances 1, 2, 4, ... below `world` are taken in turn, `peers` of them in each step.
+    The distances 1, 2, 4, ... below `world` are taken in turn, `peers` of them in each step; forwards, then backwards,
+    so that whoever pushes to a rank also hears of it. Forwards alone, half of the world that loses the other half
+    gives all its weight to its last rank, and the rest divides nothing by nothing.
 
-    >>> [push_peers(6, step, world=8) for step in range(4)]
-    [(7,), (0,), (2,), (7,)]
+    >>> [push_peers(6, step, world=8) for step in range(6)]
+    [(7,), (0,), (2,), (5,), (4,), (2,)]
     """
     return tuple((rank + distance) % world for distance in _distances(step, world, peers))
 
@@ -77,4 +79,7 @@ def _distances(step: int, world: int, peers: int) -> list[int]:
             f"peers={peers} cannot be pushed to in a world of {world}: there are {count} distances (1, 2, 4, ... below "
             f"{world}), and a rank pushes to one peer at each; choose peers from 1 to {max(1, count)}"
         )
-    return [1 << (step * peers + nth) % count for nth in range(peers)] if count else []
+    if not count:
+        return []
+    sign = -1 if step * peers // count % 2 else 1
+    return [sign << (step * peers + nth) % count for nth in range(peers)]
