@@ -24,7 +24,7 @@ class Hosts:
         self.living: set[int] = set() if rules.hosts else {0}
         self.serials: dict[int, int] = {}  #: host -> which of its agents is at work
         self.begins: dict[int, int] = {}  #: host -> the first round whose result it has; it was given up before
-        self._gone: set[int] = set()
+        self.gone: set[int] = set()  #: hosts that were given up and are not back
 
     def ranks(self, host: int) -> list[int]:
         """Of that host."""
@@ -37,8 +37,8 @@ class Hosts:
         self.serials[host] = serial
         self.living.add(host)
         self.generation += 1
-        if host in self._gone:
-            self._gone.discard(host)
+        if host in self.gone:
+            self.gone.discard(host)
             self.begins[host] = complete
         return True
 
@@ -47,7 +47,7 @@ class Hosts:
         if host not in self.living or serial != self.serials.get(host):
             return False
         self.living.discard(host)
-        self._gone.add(host)
+        self.gone.add(host)
         self.generation += 1
         return True
 
@@ -58,7 +58,7 @@ class Hosts:
             sorted(self.living),
             sorted(self.serials.items()),
             sorted(self.begins.items()),
-            sorted(self._gone),
+            sorted(self.gone),
         ]
 
     @classmethod
@@ -66,7 +66,7 @@ class Hosts:
         """The inverse of `to_state`."""
         hosts = cls(rules)
         hosts.generation, living, serials, begins, gone = state
-        hosts.living, hosts.serials, hosts.begins, hosts._gone = set(living), dict(serials), dict(begins), set(gone)
+        hosts.living, hosts.serials, hosts.begins, hosts.gone = set(living), dict(serials), dict(begins), set(gone)
         return hosts
 
 

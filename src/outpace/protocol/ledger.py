@@ -179,6 +179,8 @@ class Ledger:
     def _join(self, event: Event) -> str:
         if self.over:
             return "ignored: all ranks have finished"
+        if self.hosts.of[event.rank] in self.hosts.gone:
+            return "ignored: its host was given up, and its agent is not back"  # who would bury it?
         if not self.members.join(event.rank, event.incarnation, self.round):
             return "ignored: an older or known incarnation"
         self.started = self.started or len(self.members.by_rank) == self.rules.world

@@ -33,11 +33,12 @@ from outpace.engines.cluster.leases import Leases
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.orders import Orders
 from outpace.engines.cluster.reducer import HostReducer
+from outpace.engines.cluster.returning import PLACE, Question, Reception
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
 from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
 from outpace.engines.cluster.transfers import Transfers
-from outpace.engines.local.arena import Memory
+from outpace.engines.local.arena import Memory, owner
 from outpace.engines.local.bell import Bell
 from outpace.engines.local.faults import Faults
 from outpace.engines.local.holds import Holds, tag
@@ -88,7 +89,7 @@ class Agent:
             self._read_hosts, orders.host, self._connect, self._begin, lease_s(orders.timeout_s)
         )
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
-        self._entries: queue.SimpleQueue[Entry] = queue.SimpleQueue()
+        self._entries: queue.SimpleQueue[Entry | Question] = queue.SimpleQueue()
         self._delivery = Delivery(
             *(log_fd, self._watch, desk, Bell(memory.word), snapshots, self._membership),
             *(orders.host, orders.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
@@ -97,7 +98,8 @@ class Agent:
         self._read_hosts.__dict__.update(Hosts.from_state(rules, hosts_before).__dict__)
         progress = desk.progress
         self._committed = progress.inbox
-        self._log = StoreLog(self._store, self._prefix, desk.key, orders.host, progress, self._accept)
+        self._log = StoreLog(self._store, self._prefix, desk.key, orders.host, owner(arena_fd), progress, self._accept)
+        self._reception = Reception(SealedStore(self._store.clone(), desk.key, f"{self._prefix}/{PLACE}"))
         self._leases = Leases(self._store.clone(), self._prefix, desk.key, orders.host, lease_s(orders.timeout_s))
         chunks = [Chunk(getattr(torch, dtype), offset, elements) for dtype, offset, elements in orders.chunks]
         self._reducer = HostReducer(
@@ -158,18 +160,25 @@ class Agent:
             self._log.read()
 
     def _accept(self, entry: Entry) -> None:
-        if entry.host == self._host:
+        if entry.is_own:
             self._committed = entry.inbox
         self._entries.put(entry)
         for event in decode(entry.records):
+            if event.kind == Kind.AGENT and event.rank == self._host and not entry.is_own:
+                self._give_up(FAILED, replaced(self._host))
             if event.kind in (Kind.AGENT, Kind.GONE):
                 self._membership.take_in(event)
-                if event.kind == Kind.GONE and event.rank == self._host and self._host not in self._membership.living:
+                was_given_up = event[:2] == (Kind.GONE, self._host) and self._host not in self._membership.living
+                if was_given_up and self._users():
                     self._begin()  # the others went on without this host; it comes back
 
     def _deliver(self) -> None:
         while True:
-            self._delivery.deliver(self._entries.get())
+            next_one = self._entries.get()
+            if isinstance(next_one, Entry):
+                self._delivery.deliver(next_one)
+            elif (standing := self._delivery.standing()) is not None:
+                self._reception.tell(next_one, standing)
 
     def _reduce(self) -> None:
         while True:
@@ -196,7 +205,8 @@ class Agent:
             self._store_answered = time.monotonic()
             if self._watch.ledger.started:
                 for host in set(silent) & set(living):
-                    self._let_go(host)
+                    self._let_go(host, f"has been silent for {lease_s(self._timeout_s):.0f} s")
+            self._receive()
             self._cut(living)
             time.sleep(beat_s(self._timeout_s))
 
@@ -227,12 +237,25 @@ class Agent:
         self._desk.clock_ns = group.clock_ns(self._desk.clock_ns)
         return group, Transfers(group, self._memory, self._snapshots, positions)
 
-    def _let_go(self, host: int) -> None:
-        which = (host, self._membership.serial(host))
+    def _receive(self) -> None:
+        """Of a host that was started again, the life before is given up. The first of the others answers it."""
+        living, serials = (
+            self._membership.living,
+            {h: self._membership.serial(h) for h in range(self._read_hosts.count)},
+        )
+        for question in self._reception.questions(host for host in serials if host != self._host):
+            if question.host in living:
+                self._let_go(question.host, "was started again", serials[question.host])
+            elif living and living[0] == self._host:
+                self._reception.take(question)
+                self._entries.put(question)
+
+    def _let_go(self, host: int, why: str, serial: int | None = None) -> None:
+        which = (host, self._membership.serial(host) if serial is None else serial)
         if which not in self._given_up:
             self._given_up.add(which)
-            silence = f"host {host} has been silent for {lease_s(self._timeout_s):.0f} s"
-            print(f"outpace: {silence}; the others go on without it until it is back", file=sys.stderr, flush=True)
+            print(f"outpace: host {host} {why}; the others go on without it until it is back", file=sys.stderr)
+            sys.stderr.flush()
             self._say(Event(Kind.GONE, *which))
 
     def _cut(self, living: list[int]) -> None:
@@ -296,6 +319,14 @@ class Agent:
         self._desk.give_up(status, why)
         Bell(self._memory.word).ring()
         os._exit(1)
+
+
+def replaced(host: int) -> str:
+    """What the ranks of a host are told then."""
+    return (
+        f"another process has taken the place of host {host}: it was started again while this one still ran, maybe cut "
+        "off from the others. What this host computed since is lost; its ranks end here"
+    )
 
 
 def store_lost(host: int, why: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, cargo_of, current_rows, is_for
 from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.membership import Membership
+from outpace.engines.cluster.returning import Standing
 from outpace.engines.cluster.store_log import Entry
 from outpace.engines.local.bell import Bell
 from outpace.engines.local.holds import tag
@@ -58,15 +59,22 @@ class Delivery:
                 record = entry.records[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]
                 self._deliver(event, record)
         position = start + len(entry.records)
-        inbox = entry.inbox if entry.host == self._host else self._progress.inbox
+        inbox = entry.inbox if entry.is_own else self._progress.inbox
         self._progress = self._desk.progress = Progress(entry.number + 1, position, inbox, entry.chain)
-        if entry.host == self._host or self._watch.ledger.news != news:
+        if entry.is_own or self._watch.ledger.news != news:
             self._bell.ring()
 
     @property
     def entries(self) -> int:
         """How many are in this host's log."""
         return self._progress.entries
+
+    def standing(self) -> Standing | None:
+        """For a host that begins where this one is. None while an entry is half delivered."""
+        progress = self._progress
+        if progress.position != self.position:
+            return None
+        return Standing(progress.entries, progress.position, progress.chain, self._watch.ledger.to_state())
 
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)

@@ -58,6 +58,13 @@ class ClusterEngine(ArenaEngine):
         rest = (self._snapshots, Bell(self._memory.word), self._life, self._faults, timeout_s)
         return ClusterWatch(keeper, self.rank, self.rules, log, *rest, host=host)
 
+    async def join(self) -> None:
+        """A host that was started again is one of the hosts before its ranks are any of the ranks."""
+        self._look()
+        purpose = "for the agent of this host to take up where the others are"
+        await self._until(lambda: not self.ledger.started or self.ledger.host in self.ledger.hosts.living, purpose)
+        await super().join()
+
     def _reduce(self, sealed: Round) -> bool:
         """The agents do that."""
         return False

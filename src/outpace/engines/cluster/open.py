@@ -18,6 +18,7 @@ from outpace.engines.agreement import check_agreement
 from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.desk import write_key
 from outpace.engines.cluster.engine import ClusterEngine
+from outpace.engines.cluster.returning import PLACE, ask, begin_at
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.local.arena import Files
 from outpace.engines.local.open import Plan, plan_of
@@ -71,9 +72,8 @@ def open_cluster(
     rules = replace(rules, hosts=hosts)
     plan = plan_of(replica, rules, max_grad_norm)
     mine = hosts[place.rank]
-    meeting = Meeting(
-        store, f"{name}/host/{mine}", place.rank, Hosts(rules).ranks(mine), timeout_s, _preparing(start, hosts, plan)
-    )
+    ranks, prepare = Hosts(rules).ranks(mine), _preparing(start, hosts, plan)
+    meeting = Meeting(store, f"{name}/host/{mine}", place.rank, ranks, timeout_s, prepare, restarts=True)
     engine = ClusterEngine(
         *(replica, plan.vector, plan.shared, rules, plan.layout, plan.description),
         *(meeting, place.rank, max_grad_norm, timeout_s),
@@ -87,7 +87,12 @@ def open_cluster(
 def _hosts(start: Start) -> tuple[int, ...]:
     """The host of every rank, numbered in the order of their first ranks."""
     everybody = [f"where/{rank}" for rank in range(start.place.world)]
-    start.store.set(start.at(everybody[start.place.rank]), start.place.host)
+    before = start.store.compare_set(start.at(everybody[start.place.rank]), "", start.place.host).decode()
+    if before != start.place.host:
+        raise OutpaceError(
+            f"{start.place.name} this rank was on host {before} before it was started again. Start it there, or name "
+            f"this host so: OUTPACE_HOST={before}"
+        )
 
     def missing() -> str:
         late = [rank for rank, key in enumerate(everybody) if not start.store.check([start.at(key)])]
@@ -100,15 +105,25 @@ def _hosts(start: Start) -> tuple[int, ...]:
 
 def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Files], None]:
     """What the first rank of a host does in its new arena: compares with the first host, and leaves the job's key."""
-    is_first = hosts[start.place.rank] == 0
+    mine = hosts[start.place.rank]
 
     def prepare(files: Files) -> None:
-        if is_first:
+        is_back = start.store.add(start.at(f"arenas/{mine}"), 1) > 1
+        if mine == 0 and not is_back:
             start.store.set(start.at("description"), json.dumps(plan.description))
         else:
             (found,) = start.expect(["description"], _first_host)
             check_agreement(plan.description, json.loads(found), start.place.rank)
-        write_key(files.arena, plan.layout, _key(start, is_first, max(hosts) + 1))
+        if is_back and not os.environ.get(TOKEN):
+            raise OutpaceError(
+                f"{start.place.name} was started again, and nobody can tell it the key of the running job. Give all "
+                f"hosts the same secret in {TOKEN} before the job starts, and a host can come back"
+            )
+        key = _key(start, mine == 0, max(hosts) + 1)
+        write_key(files.arena, plan.layout, key)
+        if is_back:
+            others = start.store.with_key(key, f"outpace/{start.name}/cluster/{PLACE}")
+            begin_at(ask(others, mine, start.timeout_s), files, plan.layout)
 
     return prepare
 

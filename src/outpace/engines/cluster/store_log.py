@@ -18,7 +18,8 @@ from torch.distributed import DistStoreError
 from outpace.engines.cluster.desk import Progress
 from outpace.engines.cluster.sealing import SEAL_BYTES, seal, unseal
 
-_HEAD = struct.Struct("<HxxxxxxQ")  # host, end of its inbox in the log
+_HEAD = struct.Struct("<H6sQ")  # host, its arena, end of its inbox in the log
+ARENA_BYTES = 6
 MOST_RECORDS = 512  #: in one entry
 _LOOK = timedelta(seconds=5)  #: a reader waits so long at once
 
@@ -28,7 +29,8 @@ class Entry(NamedTuple):
 
     number: int
     host: int
-    inbox: int  #: bytes of its inbox that are in the log with this
+    is_own: bool  #: this host wrote it, and has not been started again since
+    inbox: int  #: bytes of its writer's inbox that are in the log with this
     records: bytes
     chain: bytes  #: its seal, which the next one's goes on from
 
@@ -37,10 +39,17 @@ class StoreLog:
     """One agent's way to the log. `accept` is called with every entry, in order, from either thread."""
 
     def __init__(
-        self, store: Any, prefix: str, key: bytes, host: int, progress: Progress, accept: Callable[[Entry], None]
+        self,
+        store: Any,
+        prefix: str,
+        key: bytes,
+        host: int,
+        arena: bytes,
+        progress: Progress,
+        accept: Callable[[Entry], None],
     ) -> None:
         self._writer, self._reader = store, store.clone()
-        self._prefix, self._key, self._host = prefix, key, host
+        self._prefix, self._key, self._me = prefix, key, (host, arena[:ARENA_BYTES])
         self._accept = accept
         self._lock = threading.Lock()
         self._next, self._chain = progress.entries, progress.chain
@@ -50,7 +59,7 @@ class StoreLog:
         """Tries to make these the next entry. Whoever was first, that entry is taken in."""
         with self._lock:
             number, chain = self._next, self._chain
-        value = _HEAD.pack(self._host, inbox_end) + records
+        value = _HEAD.pack(*self._me, inbox_end) + records
         mine = seal(self._key, self._at(number), value, chain)
         self._take(number, self._writer.compare_set(self._at(number), b"", mine))
 
@@ -77,9 +86,10 @@ class StoreLog:
             if number != self._next:
                 return  # the other thread had it first
             value = unseal(self._key, self._at(number), sealed, self._chain)
-            host, inbox = _HEAD.unpack_from(value)
+            host, arena, inbox = _HEAD.unpack_from(value)
             self._next, self._chain = number + 1, sealed[-SEAL_BYTES:]
-            self._accept(Entry(number, host, inbox, value[_HEAD.size :], self._chain))
+            is_own = (host, arena) == self._me
+            self._accept(Entry(number, host, is_own, inbox, value[_HEAD.size :], self._chain))
 
     def _at(self, number: int) -> str:
         return f"{self._prefix}/log/{number}"

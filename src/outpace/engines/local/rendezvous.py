@@ -160,9 +160,11 @@ def _open_announced(note: Note, holder: Note) -> Files:
 
 
 def _holds(holder: Note) -> bool:
-    """Whether that process has the files open. One that ends closes them before it is gone."""
+    """Whether that process has the files open. One that ends closes them before it is gone, and its number may be
+    another process's, in a container that was started again."""
     try:
-        os.lstat(f"/proc/{holder['pid']}/fd/{holder['fds'][0]}")
+        if arena.NAMES[0] not in Path(os.readlink(f"/proc/{holder['pid']}/fd/{holder['fds'][0]}")).name:
+            return False
         return Path(f"/proc/{holder['pid']}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except PermissionError:
         return True  # nobody may look

@@ -1,0 +1,104 @@
+"""A host of which everything was killed and that is started again: it takes up where the others are, and they go on."""
+
+from collections import Counter
+
+import by_hand
+import family
+import host_faults
+import pytest
+from family import Board
+from host_faults import Driver, agents_of
+from test_rounds import agree, contributions
+
+WARM_UP, MORE = 30, 40
+RANKS, HOSTS = 4, 2
+TOKEN = {"OUTPACE_TOKEN": "known to all hosts"}
+KILLED = {"last host": [2, 3], "first host": [0, 1]}
+
+
+def kill(job: by_hand.Ranks, driver: Driver, gone: list[int]) -> None:
+    driver.kill(driver.pids(gone) + agents_of(driver.pids(gone)))
+    job.reap(gone)
+
+
+@pytest.fixture
+def driver(tmp_path) -> Driver:
+    return Driver(Board(tmp_path / "board"), RANKS)
+
+
+def counting(tmp_path, strategy: str, env=TOKEN) -> by_hand.Ranks:
+    args = (strategy, str(tmp_path / "board"), 0.02)
+    return by_hand.Ranks(tmp_path, RANKS, HOSTS, env, host_faults.count_until_ended, *args)
+
+
+@pytest.mark.parametrize("gone", KILLED.values(), ids=KILLED)
+@pytest.mark.parametrize("strategy", ["eager-solo", "eager:quorum=full,min_ranks=1"])
+def test_it_takes_up_the_others_rounds_and_contributes(strategy, gone, tmp_path, driver):
+    others = [rank for rank in range(RANKS) if rank not in gone]
+    with counting(tmp_path, strategy) as job:
+        driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
+        for _ in range(2):  # and once more
+            kill(job, driver, gone)
+            driver.until_more(others, MORE)
+            for rank in gone:
+                job.start(rank)
+            driver.until_more(range(RANKS), MORE)
+        driver.board.end()
+        reports = job.answers()
+    agree(reports)
+    given = contributions(reports)
+    assert max(Counter(given).values()) == 1
+    assert {incarnation for rank, incarnation, _ in given if rank in others} == {1}, "another host was given up"
+    for stats in reports[0].stats.ranks:
+        assert sum(reports[0].counts[stats.rank]) <= stats.on_time + stats.carried
+        if stats.rank in others:
+            assert stats.on_time + stats.carried + stats.dropped == reports[stats.rank].stats.steps
+
+
+def test_one_that_is_back_before_anybody_missed_it_is_taken_in_just_the_same(tmp_path, driver):
+    with counting(tmp_path, "eager-solo") as job:
+        driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
+        kill(job, driver, [2, 3])
+        for rank in (2, 3):
+            job.start(rank)
+        driver.until_more(range(RANKS), MORE)
+        driver.board.end()
+        reports = job.answers()
+    agree(reports)
+    assert "started again" in "".join(map(job.errors, range(RANKS))) or "silent" in job.errors(0) + job.errors(1)
+
+
+@pytest.mark.parametrize("strategy", ["wagma:sync_every=5", "ad-psgd", "sgp", "local-sgd:every=4"])
+def test_weights_that_are_averaged_end_equal(strategy, tmp_path, driver):
+    args = (strategy, str(tmp_path / "board"), -1, "", 0)
+    with by_hand.Ranks(tmp_path, RANKS, HOSTS, TOKEN, family.march, *args) as job:
+        driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
+        kill(job, driver, [2, 3])
+        driver.until_more([0, 1], MORE)
+        for rank in (2, 3):
+            job.start(rank)
+        driver.until_more(range(RANKS), MORE)
+        driver.board.end()
+        seen = job.answers()
+    assert len({report.final for report in seen}) == 1
+    assert all(report.is_finite for report in seen)
+
+
+def test_without_a_common_secret_it_is_told_why_it_cannot_come_back(tmp_path, driver):
+    with counting(tmp_path, "eager-solo", env={}) as job:
+        driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
+        kill(job, driver, [2, 3])
+        job.start(2)
+        assert job.code(2) == 1
+        assert "same secret in OUTPACE_TOKEN" in job.errors(2)
+        driver.until_more([0, 1], MORE)
+
+
+def test_a_rank_that_is_started_again_elsewhere_is_told_where_it_belongs(tmp_path, driver):
+    with counting(tmp_path, "eager-solo") as job:
+        driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
+        kill(job, driver, [2, 3])
+        job.start(2, OUTPACE_HOST="another")
+        assert job.code(2) == 1
+        assert "OUTPACE_HOST=host-1" in job.errors(2)
+        driver.until_more([0, 1], MORE)
