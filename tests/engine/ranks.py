@@ -144,6 +144,13 @@ def count(strategy: str, steps: int, delay_s: float = 0.002, padding: int = 0) -
     return report
 
 
+def lags(engine) -> bool:
+    """Whether the rank is further behind than results are kept, or nobody is left to get ahead of it."""
+    engine._watch.refresh()
+    ledger = engine.ledger
+    return ledger.round > engine.version + ledger.rules.max_staleness + 1 or len(ledger.open.unfinished) == 1
+
+
 def lost(pid: int) -> bool:
     """Whether that process is stopped, or gone."""
     try:
@@ -216,12 +223,15 @@ class Waker:
 
 
 def one_slow_rank(strategy: str, steps: int) -> Report:
-    """The last rank takes a step only now and then; it lags further than results are kept."""
+    """The last rank takes a step only when it lags further than results are kept, until the others are done."""
     report = Report(my_rank())
     counter = Counter(steps, strategy, report)
-    mine = range(steps) if my_rank() < world() - 1 else range(steps // 10)
+    is_slow = my_rank() == world() - 1
+    mine = range(steps // 10 if is_slow else steps)
     for step in mine:
-        time.sleep(0.002 if my_rank() < world() - 1 else 0.02)
+        time.sleep(0.002)
+        while is_slow and not lags(counter.opt._engine):
+            time.sleep(0.001)
         counter.step(step)
     counter.opt.finish()
     report.final, report.stats, report.extra = digest(counter.opt), counter.opt.stats, len(mine)

@@ -28,8 +28,9 @@ def start_launcher(directory: Path) -> tuple[subprocess.Popen, list[int]]:
 
 
 def hear_ctrl_c() -> None:
-    """A shell has its background jobs ignore SIGINT, and with them everything they start: these tests among it."""
+    """A shell has its background jobs ignore SIGINT, nohup SIGHUP, and so does all they start: these tests among it."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def until(condition, seconds: float = 60.0) -> None:

@@ -31,7 +31,7 @@ from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.leases import Leases
 from outpace.engines.cluster.membership import Membership
-from outpace.engines.cluster.orders import Orders
+from outpace.engines.cluster.orders import Orders, cluster_of
 from outpace.engines.cluster.reducer import HostReducer
 from outpace.engines.cluster.returning import PLACE, Question, Reception
 from outpace.engines.cluster.sealing import SealedStore
@@ -78,7 +78,7 @@ class Agent:
         self._inbox, self._bell = Inbox(inbox_fd, desk), Bell(desk.bell)
         self._ranks = Hosts(rules).ranks(orders.host)
         self._store = joined_store()
-        self._prefix = f"outpace/{orders.name}/cluster"
+        self._prefix = cluster_of(orders.name)
         snapshots = SnapshotStore(memory)
         faults = Faults()
         watch_args = (rules, Log(log_fd), snapshots, Bell(memory.word), self._life, faults, orders.timeout_s)

@@ -75,4 +75,9 @@ class Leases:
         return int.from_bytes(value[:8], "little"), int.from_bytes(value[8:], "little")
 
     def _at(self, host: int) -> str:
-        return f"{self._prefix}/alive/{host}"
+        return place_of(self._prefix, host)
+
+
+def place_of(prefix: str, host: int) -> str:
+    """Of a host's signs of life."""
+    return f"{prefix}/alive/{host}"

@@ -15,9 +15,11 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from outpace.engines.agreement import check_agreement
+from outpace.engines.cluster.attempts import earlier, goes_on
 from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.desk import write_key
 from outpace.engines.cluster.engine import ClusterEngine
+from outpace.engines.cluster.orders import cluster_of
 from outpace.engines.cluster.returning import PLACE, ask, begin_at
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.local.arena import Files
@@ -25,6 +27,7 @@ from outpace.engines.local.open import Plan, plan_of
 from outpace.engines.local.rendezvous import Meeting
 from outpace.environment import Place, meeting_name, store_of
 from outpace.errors import OutpaceError, TimedOut
+from outpace.meeting_store import MeetingStore
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica
@@ -65,10 +68,8 @@ def open_cluster(
     inner, name = store_of(place, timeout_s), meeting_name()
     if inner is None:
         raise OutpaceError('engine="cluster" needs more than one rank; start with torchrun or outpace.spawn')
-    given = os.environ.get(TOKEN, "")
-    store = SealedStore(inner, hmac.digest(given.encode(), name.encode(), "sha256"), "outpace")
-    start = Start(store, name, place, timeout_s)
-    hosts = _hosts(start)
+    start = _start(inner, name, place, timeout_s)
+    name, store, hosts = start.name, start.store, _hosts(start)
     rules = replace(rules, hosts=hosts)
     plan = plan_of(replica, rules, max_grad_norm)
     mine = hosts[place.rank]
@@ -84,9 +85,43 @@ def open_cluster(
     return engine
 
 
+def _start(inner: MeetingStore, name: str, place: Place, timeout_s: float) -> Start:
+    """Of this start of the job, or of one before that goes on without this host."""
+    now = _start_of(inner, name, place, timeout_s)
+    for before in [_start_of(inner, name, place, timeout_s) for name in earlier(name)]:
+        if before.store.check([before.at(key) for key in _everybody(place)]):
+            return before if _goes_on(before, now, inner) else now
+    return now
+
+
+def _start_of(inner: MeetingStore, name: str, place: Place, timeout_s: float) -> Start:
+    given = os.environ.get(TOKEN, "")
+    key = hmac.digest(given.encode(), name.encode(), "sha256")
+    return Start(SealedStore(inner, key, "outpace"), name, place, timeout_s)
+
+
+def _goes_on(before: Start, now: Start, inner: MeetingStore) -> bool:
+    """The first rank of a host finds out, and tells the others."""
+    hosts, mine = _hosts(before), f"goes-on/{before.place.host}"
+    here = hosts[before.place.rank]
+    if before.place.rank == hosts.index(here):
+        others = [host for host in range(max(hosts) + 1) if host != here]
+        newcomers = [
+            f"outpace/{now.at(key)}" for key, host in zip(_everybody(now.place), hosts, strict=True) if host != here
+        ]
+        found = goes_on(inner, cluster_of(before.name), others, newcomers, before.timeout_s)
+        now.store.set(now.at(mine), json.dumps(found))
+    (told,) = now.expect([mine], lambda: f"rank {hosts.index(here)}")
+    return bool(json.loads(told))
+
+
+def _everybody(place: Place) -> list[str]:
+    return [f"where/{rank}" for rank in range(place.world)]
+
+
 def _hosts(start: Start) -> tuple[int, ...]:
     """The host of every rank, numbered in the order of their first ranks."""
-    everybody = [f"where/{rank}" for rank in range(start.place.world)]
+    everybody = _everybody(start.place)
     before = start.store.compare_set(start.at(everybody[start.place.rank]), "", start.place.host).decode()
     if before != start.place.host:
         raise OutpaceError(
@@ -122,7 +157,7 @@ def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Fi
         key = _key(start, mine == 0, max(hosts) + 1)
         write_key(files.arena, plan.layout, key)
         if is_back:
-            others = start.store.with_key(key, f"outpace/{start.name}/cluster/{PLACE}")
+            others = start.store.with_key(key, f"{cluster_of(start.name)}/{PLACE}")
             begin_at(ask(others, mine, start.timeout_s), files, plan.layout)
 
     return prepare

@@ -28,3 +28,8 @@ class Orders(NamedTuple):
     def read(cls, pipe: IO[bytes]) -> Orders:
         """The inverse of `written`."""
         return cls(**json.loads(pipe.read()))
+
+
+def cluster_of(name: str) -> str:
+    """Where the agents of a job meet in the store."""
+    return f"outpace/{name}/cluster"
