@@ -32,6 +32,7 @@ TROUBLES: dict[str, troubles.Trouble] = {
     "an agent killed": troubles.kill_agent,
     "an agent and its follower killed": troubles.kill_agent_and_its_follower,
     "a host killed": troubles.kill_host,
+    "a host killed and started again": troubles.kill_host_and_start_it_again,
     "a host cut off for 5 s": troubles.cut_off,
 }
 

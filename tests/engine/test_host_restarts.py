@@ -1,6 +1,11 @@
 """A host of which everything was killed and that is started again: it takes up where the others are, and they go on."""
 
+import os
+import socket
+import subprocess
+import sys
 from collections import Counter
+from pathlib import Path
 
 import by_hand
 import family
@@ -102,3 +107,33 @@ def test_a_rank_that_is_started_again_elsewhere_is_told_where_it_belongs(tmp_pat
         assert job.code(2) == 1
         assert "OUTPACE_HOST=host-1" in job.errors(2)
         driver.until_more([0, 1], MORE)
+
+
+def test_a_torchrun_of_each_host_starts_it_again_alone(tmp_path, driver):
+    """With a static rendezvous torchrun ends and restarts its own host only; the others do not even pause."""
+    program = Path(__file__).parents[1] / "network" / "programs" / "counting.py"
+    options = ["--nnodes", "2", "--nproc-per-node", "2", "--max-restarts", "3", "--master-addr", "127.0.0.1"]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        options += ["--master-port", str(free.getsockname()[1])]
+    script = [str(program), "eager-solo", str(tmp_path / "board"), "0.02"]
+    launchers = []
+    for host in range(HOSTS):
+        with (tmp_path / f"launcher-{host}").open("wb") as said:
+            command = [sys.executable, "-m", "torch.distributed.run", "--node-rank", str(host), *options, *script]
+            env = {**os.environ, **TOKEN}
+            launchers.append(subprocess.Popen(command, env=env, stdout=said, stderr=subprocess.STDOUT))
+    try:
+        driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
+        before = driver.pids(range(RANKS))
+        driver.kill(driver.pids([3]))
+        driver.until(lambda: driver.pids([2])[0] != before[2] and driver.pids([3])[0] != before[3], "they are back")
+        driver.until_more(range(RANKS), MORE)
+        assert driver.pids([0, 1]) == before[:2]
+        driver.board.end()
+        codes = [launcher.wait(host_faults.PATIENCE_S) for launcher in launchers]
+        assert codes == [0, 0], "\n".join((tmp_path / f"launcher-{host}").read_text() for host in range(HOSTS))
+    finally:
+        for launcher in launchers:
+            launcher.terminate()  # and it ends its ranks
+            launcher.wait()

@@ -7,7 +7,13 @@ from tests.network import troubles
 
 @pytest.mark.parametrize(
     "trouble",
-    [troubles.kill_agent, troubles.stop_agent, troubles.kill_host, troubles.cut_off],
+    [
+        troubles.kill_agent,
+        troubles.stop_agent,
+        troubles.kill_host,
+        troubles.kill_host_and_start_it_again,
+        troubles.cut_off,
+    ],
     ids=lambda trouble: trouble.__name__,
 )
 def test_a_host_in_trouble_costs_no_round_and_doubles_none(three_hosts, trouble):

@@ -65,7 +65,7 @@ class Outcome:
     recovery_s: float | None  #: from its end until the last of its ranks has completed a step; None if they are gone
     applied: int
     dropped: int  #: recorded with a reason
-    lost: int  #: steps of living ranks that are neither
+    lost: int  #: steps of ranks that were never killed and are neither
     doubled: int
     is_agreed: bool  #: all who live had the same bits after every round, and at the end
 
@@ -99,6 +99,15 @@ def kill_host(scene: Scene) -> None:
     scene.hosts[len(scene.hosts) - 1].kill()
 
 
+def kill_host_and_start_it_again(scene: Scene) -> float:
+    """Started as soon as it is dead; the time of its start-up is in what is measured."""
+    kill_host(scene)
+    began = time.monotonic()
+    for rank in scene.victims:
+        scene.job.start_rank(rank)
+    return began
+
+
 def cut_off(scene: Scene, seconds: float = 5.0) -> float:
     host = scene.hosts[len(scene.hosts) - 1]
     host.cut()
@@ -117,7 +126,7 @@ def play(
     with suppress(FileNotFoundError):
         board.unlink()
     given = (strategy, str(board), str(compute_s), str(timeout_s))
-    with plain(hosts, PROGRAM, *given, ranks=ranks) as job:
+    with plain(hosts, PROGRAM, *given, ranks=ranks, env={"OUTPACE_TOKEN": "of this run"}) as job:
         scene = Scene(hosts, job, Driver(Board(board), job.world))
         job.until(lambda: min(scene.driver.steps()) >= WARM_UP, "all have begun")
         began = time.monotonic()
@@ -143,9 +152,10 @@ def _has_reported(job: Job, rank: int) -> bool:
 def _outcome(reports: list[dict[str, Any]], scene: Scene, began: float, over: float | None) -> Outcome:
     others = [step for report in reports if report["rank"] in scene.others for step in report["steps"]]
     first, given = reports[0], _contributions(reports)
-    counted = Counter((rank, step) for rank, _, step in given)
+    made = {report["rank"]: len(report["steps"]) for report in reports}
+    steps = {rank: count for rank, count in made.items() if count == scene.driver.board.steps(rank)}  # of one life
+    counted = Counter((rank, 0 if rank in steps else incarnation, step) for rank, incarnation, step in given)
     dropped = {stats["rank"]: stats["dropped"] for stats in first["ranks"]}
-    steps = {report["rank"]: len(report["steps"]) for report in reports}
     return Outcome(
         usual_s=median(took for at, took in others if at < began),
         pause_s=max(took for at, took in others if at + took >= began),
