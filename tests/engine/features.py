@@ -221,16 +221,16 @@ def leaves_with_buffers() -> list[float]:
     return model.running_mean.tolist()
 
 
-def lost_snapshot_writers(directory: str) -> ranks.Report:
-    """The writers of two snapshots in turn are killed while a slow rank needs one, and the last one needs that rank."""
-    rank = my_rank()
-    report = ranks.Report(rank)
-    if rank in (1, 2):
-        os.environ["OUTPACE_FAULT"] = f"kill:writing-snapshot:{rank}"
-    counter = ranks.Counter(40, "eager:quorum=2,max_staleness=1,grace=0,min_ranks=1", report)
-    if rank == 3:
-        wait_for_version(counter.opt, 1)
-    for step in range(40):
+def lost_snapshot_writers(steps: int) -> ranks.Report:
+    """The last rank falls behind all results that are kept, and no rank writes a snapshot when it is its turn, as if
+    each had been lost just then. The others have nothing left to do but to wait for it."""
+    report = ranks.Report(my_rank())
+    counter = ranks.Counter(steps, "eager:quorum=solo,max_staleness=1,grace=0", report)
+    counter.opt._engine._writes_snapshot_of = lambda record: False
+    is_last = my_rank() == world() - 1
+    if is_last:
+        wait_for_version(counter.opt, steps - 1)
+    for step in range(1 if is_last else steps):
         counter.step(step)
     counter.opt.finish()
     report.final = digest(counter.opt)

@@ -178,10 +178,10 @@ def test_what_an_optimizer_counts_in_its_groups_is_kept():
         assert counted == rounds == 5
 
 
-def test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits(tmp_path):
-    reports = outpace.spawn(features.lost_snapshot_writers, 4, (str(tmp_path),))
-    assert [report is None for report in reports] == [False, True, True, False]
-    assert reports[0].final == reports[3].final
+def test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits():
+    reports = outpace.spawn(features.lost_snapshot_writers, 3, (30,))
+    assert len({report.final for report in reports}) == 1
+    assert 0 not in reports[2].digests, "the last rank was not behind what is kept"
 
 
 def test_a_checkpoint_loaded_in_a_running_job_is_not_stepped_on(tmp_path):

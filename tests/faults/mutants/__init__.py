@@ -52,6 +52,10 @@ def _lives_are_not_probed(module: Any) -> None:
     module.Watch._report_deaths = lambda self: False
 
 
+def _nobody_writes_a_snapshot_out_of_turn(module: Any) -> None:
+    module.ArenaEngine._write_overdue_snapshot = lambda self: False
+
+
 def _below_quorum_is_not_noticed(module: Any) -> None:
     module.Watch._check = lambda self: None
 
@@ -113,6 +117,12 @@ MUTANTS = {
         f"{_LOCAL}.watch",
         _lives_are_not_probed,
         f"{_FAULTS}::test_the_others_go_on_and_agree_after_a_rank_is_killed[applying-eager-majority]",
+    ),
+    "in-turn-only": Mutant(
+        "whoever waits writes a snapshot whose writer is lost",
+        f"{_LOCAL}.arena_engine",
+        _nobody_writes_a_snapshot_out_of_turn,
+        "tests/engine/test_features.py::test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits",
     ),
     "no-min-ranks": Mutant(
         "too few ranks end the run",
