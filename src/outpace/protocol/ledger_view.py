@@ -1,0 +1,154 @@
+"""What a ledger shows: the state after some prefix of the log, and the questions that can be put to it.
+
+Owns the parts that a ledger is made of, and changes none of them: that is `ledger.py`, event by event.
+"""
+
+from __future__ import annotations
+
+from outpace.protocol.hosts import Hosts
+from outpace.protocol.members import Members
+from outpace.protocol.open_round import OpenRound
+from outpace.protocol.pace import Pace
+from outpace.protocol.published import Published
+from outpace.protocol.results import Results
+from outpace.protocol.round import Contribution, Round
+from outpace.protocol.rules import Rules
+from outpace.protocol.snapshots import Snapshots
+from outpace.protocol.sync import Sync
+
+
+class LedgerView:
+    """The state after some prefix of the log."""
+
+    def __init__(self, rules: Rules, host: int = 0) -> None:
+        self.rules = rules
+        self.host = host  #: whose snapshots are meant by `snapshots`; changes nothing else
+        self.members = Members()
+        self.pace = Pace(rules.needs_pace)
+        self.round = 0  #: the open round; also the version of a replica that applied everything sealed
+        self.open = OpenRound(rules.rows)
+        self.met_ns: int | None = None  #: when the open round's quorum was met
+        self.grace_ns = 0
+        self.reducing: Round | None = None  #: sealed, its result not yet complete
+        self.results = Results(rules)
+        self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
+        self.sync = Sync()
+        self.hosts = Hosts(rules)
+        self.done_by: set[int] = set()  #: hosts that have the result of the attempt being reduced
+        self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
+        self.published = Published(rules, self.members, self.pace)
+        self.told: dict[int, dict[tuple[int, int], float]] = {}  #: rank -> (its step, index) -> a number it told all
+        self.started = False  #: every rank of the world has joined once; no round before that
+        self.over = False  #: where dead ranks are started again: all have finished, and nobody may join any more
+        self._needed = 0  # arrivals that make the quorum, where it is a plain count; 0 asks at each one
+        self._observes = rules.needs_pace
+        self._news = 0
+
+    @property
+    def below_quorum(self) -> bool:
+        """True when too few ranks are left for any further round."""
+        return self.started and len(self.members.counted) < self.rules.least_ranks
+
+    def why_below_quorum(self) -> str:
+        """The same in words, for whoever has to stop."""
+        dead = sorted(self.members.by_rank.keys() - self.members.counted)
+        return (
+            f"ranks {dead} died and {len(self.members.counted)} of {self.rules.world} are left, fewer than "
+            f"min_ranks={self.rules.least_ranks}. Nothing more was applied; restart from the last checkpoint, or "
+            "lower min_ranks"
+        )
+
+    @property
+    def snapshots(self) -> Snapshots:
+        """Those in the memory of this ledger's host."""
+        return self.snapshots_at[self.host]
+
+    def has_result(self, number: int) -> bool:
+        """Whether the result of a complete round lies in the memory of this ledger's host. While the others do without
+        that host, what they complete does not."""
+        return self.host in self.hosts.living and number >= self.hosts.begins.get(self.host, 0)
+
+    def without_snapshot(self) -> list[int]:
+        """Hosts that the next snapshot is sent to: they have none from which a rank can go on. Either it is from before
+        they were given up, or all of their ranks lag so far that nobody there writes one."""
+        found = []
+        for host in sorted(self.hosts.living):
+            latest = self.snapshots_at[host].latest
+            if latest is None or latest.version < self.least_version(host):
+                found.append(host)
+        return found
+
+    def least_version(self, host: int) -> int:
+        """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""
+        return max(self.hosts.begins.get(host, 0), min(self.completed, default=0))
+
+    @property
+    def news(self) -> int:
+        """Grows with everything that waiters may wait for. An arrival alone is none: the round's end is."""
+        return self._news + self.published.changes
+
+    @property
+    def ended(self) -> bool:
+        """True when every rank has finished and nothing is pending. A dead one that is started again is awaited."""
+        return self.over if self.rules.restarts else self._nothing_is_left()
+
+    def _nothing_is_left(self) -> bool:
+        return not (self.open.unfinished or self.reducing) and self.open.is_empty
+
+    @property
+    def complete(self) -> int:
+        """How many rounds are complete: the version a replica can be brought to now."""
+        return self.round if self.reducing is None else self.reducing.number
+
+    @property
+    def deadline_ns(self) -> int | None:
+        """When a waiter should seal the open round, or None while its quorum is not met."""
+        if self.rules.publishes is not None:
+            return self.published.deadline_ns
+        return None if self.met_ns is None or self.reducing else self.met_ns + self.grace_ns
+
+    @property
+    def sealable(self) -> int:
+        """The round, or the published iteration, that a seal would be about."""
+        return self.round if self.rules.publishes is None else self.published.open
+
+    def sealers(self) -> list[int]:
+        """The ranks that wait for that seal, in the order they came."""
+        return [c.rank for c in self.on_time] if self.rules.publishes is None else self.published.fresh
+
+    @property
+    def on_time(self) -> list[Contribution]:
+        """What counts towards the open round's quorum."""
+        return self.open.on_time
+
+    @property
+    def carried(self) -> list[Contribution]:
+        """Late contributions that go with the open round."""
+        return self.open.carried
+
+    def free_row(self, rank: int) -> int | None:
+        """A row this rank may write, or None while both belong to the ledger."""
+        return self.open.free_row(rank)
+
+    def pending(self, rank: int) -> list[Contribution]:
+        """What this rank has given to the open round."""
+        return [c for c in self.on_time + self.carried if c.rank == rank]
+
+    def waits(self, contribution: Contribution) -> bool:
+        """Whether its rank waits for the round. A carried one's does not: that is how waiting is avoided."""
+        return not contribution.late or self.rules.late == "count"
+
+    @property
+    def completed(self) -> dict[int, Round]:
+        """The last rounds whose results are kept, by number."""
+        return self.results.completed
+
+    def free_slots(self) -> list[int]:
+        """Slots that hold no result that is kept or being made."""
+        return list(self.results.free_slots(self.reducing))
+
+    def awaited(self) -> list[int]:
+        """The ranks the open round, a synchronisation or the end still waits for."""
+        if self.rules.restarts and self._nothing_is_left():
+            return sorted(self.members.expected())
+        return sorted(self.open.can)
