@@ -7,9 +7,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-import by_hand
 import family
 import host_faults
+import hosts_by_hand
 import pytest
 from family import Board
 from host_faults import Driver, agents_of
@@ -21,7 +21,7 @@ TOKEN = {"OUTPACE_TOKEN": "known to all hosts"}
 KILLED = {"last host": [2, 3], "first host": [0, 1]}
 
 
-def kill(job: by_hand.Ranks, driver: Driver, gone: list[int]) -> None:
+def kill(job: hosts_by_hand.Ranks, driver: Driver, gone: list[int]) -> None:
     driver.kill(driver.pids(gone) + agents_of(driver.pids(gone)))
     job.reap(gone)
 
@@ -31,9 +31,9 @@ def driver(tmp_path) -> Driver:
     return Driver(Board(tmp_path / "board"), RANKS)
 
 
-def counting(tmp_path, strategy: str, env=TOKEN) -> by_hand.Ranks:
+def counting(tmp_path, strategy: str, env=TOKEN) -> hosts_by_hand.Ranks:
     args = (strategy, str(tmp_path / "board"), 0.02)
-    return by_hand.Ranks(tmp_path, RANKS, HOSTS, env, host_faults.count_until_ended, *args)
+    return hosts_by_hand.Ranks(tmp_path, RANKS, HOSTS, env, host_faults.count_until_ended, *args)
 
 
 @pytest.mark.parametrize("gone", KILLED.values(), ids=KILLED)
@@ -76,7 +76,7 @@ def test_one_that_is_back_before_anybody_missed_it_is_taken_in_just_the_same(tmp
 @pytest.mark.parametrize("strategy", ["wagma:sync_every=5", "ad-psgd", "sgp", "local-sgd:every=4"])
 def test_weights_that_are_averaged_end_equal(strategy, tmp_path, driver):
     args = (strategy, str(tmp_path / "board"), -1, "", 0)
-    with by_hand.Ranks(tmp_path, RANKS, HOSTS, TOKEN, family.march, *args) as job:
+    with hosts_by_hand.Ranks(tmp_path, RANKS, HOSTS, TOKEN, family.march, *args) as job:
         driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
         kill(job, driver, [2, 3])
         driver.until_more([0, 1], MORE)

@@ -51,4 +51,6 @@ def test_one_more_ends_the_run_on_all_that_are_left_with_the_reason(first, then,
     assert len(left) == 2
     for each in left:
         assert f"ranks {sorted([*first, then])} died and 2 of 5 are left, fewer than min_ranks=3" in each.error
-        assert each.error_at_s - watcher.killed_at_s < END_WITHIN_S
+    took_s = [each.error_at_s - watcher.killed_at_s for each in left]
+    print(f"BelowQuorum {max(took_s) * 1000:.0f} ms after the kill")  # the figure in docs/GUARANTEES.md: pytest -s
+    assert max(took_s) < END_WITHIN_S
