@@ -71,8 +71,8 @@ class Job:
                 start = (sys.executable, "-m", "torch.distributed.run", *words, *self._command)
                 self.processes.append(host.start(*start, env=self._env, stdout=log, stderr=subprocess.STDOUT))
 
-    def start_rank(self, rank: int) -> None:
-        """A rank without torchrun, also once more: what it says is added to what it said."""
+    def start_rank(self, rank: int, under: Sequence[str] = ()) -> None:
+        """A rank without torchrun, also once more: what it says is added to what it said. `under` another command."""
         host, local = self._host(rank), rank % self.ranks_per_host
         place = {
             "RANK": rank,
@@ -87,7 +87,8 @@ class Job:
         variables = {**self._env, **{name: str(value) for name, value in place.items()}}
         where = ("plain", ATTEMPT, str(local))
         with self._create(host, *where, "stdout.log") as out, self._create(host, *where, "stderr.log") as errors:
-            self.processes.append(host.start(sys.executable, *self._command, env=variables, stdout=out, stderr=errors))
+            command = (*under, sys.executable, *self._command)
+            self.processes.append(host.start(*command, env=variables, stdout=out, stderr=errors))
 
     def codes(self) -> list[int | None]:
         """Exit codes of the processes that were started; None for one that runs. Does not wait."""

@@ -4,6 +4,8 @@ import pytest
 
 from tests.network import troubles
 
+ELSEWHERE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")  # where nobody sees the other processes
+
 
 @pytest.mark.parametrize(
     "trouble",
@@ -28,3 +30,21 @@ def test_a_stopped_rank_costs_the_other_hosts_nothing(three_hosts):
     assert outcome.is_agreed
     assert (outcome.lost, outcome.doubled) == (0, 0)
     assert outcome.pause_s < 3.0, "somebody waited for the rank that stood still for 3 s"
+
+
+def test_a_host_that_was_started_again_elsewhere_while_it_slept_ends_when_it_wakes_up(three_hosts):
+    with troubles.scene(three_hosts, ranks=1, strategy="eager-majority") as scene:
+        job, driver = scene.job, scene.driver
+        old = driver.pids(scene.victims)
+        with driver.stopped(old + scene.agents()):
+            for rank in scene.victims:
+                job.start_rank(rank, ELSEWHERE)
+            driver.until(lambda: not set(driver.pids(scene.victims)) & set(old), "it is back")
+            driver.until_more(range(job.world), troubles.MORE)
+        told = "another process has taken the place of host 2"
+        driver.until(lambda: all(told in job.complained(rank) for rank in scene.victims), "who slept is told")
+        driver.until_more(scene.others, troubles.MORE)
+        reports = scene.reports(range(job.world))
+    assert troubles.is_agreed(reports)
+    lives = {(rank, incarnation) for rank, incarnation, _ in troubles.contributions(reports) if rank in scene.others}
+    assert lives == {(rank, 1) for rank in scene.others}, "another host was given up"

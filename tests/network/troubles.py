@@ -10,8 +10,8 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -50,6 +50,12 @@ class Scene:
     def agents(self) -> list[int]:
         """Of the last host."""
         return agents_of(self.driver.pids(self.victims))
+
+    def reports(self, living: Iterable[int]) -> list[dict[str, Any]]:
+        """Ends the training, and returns what these ranks say of it."""
+        self.driver.board.end()
+        self.job.until(lambda: all(_has_reported(self.job, rank) for rank in living), "all have ended", ENDED_S)
+        return [json.loads(self.job.said(rank).splitlines()[-1]) for rank in living]
 
     def lasting(self, seconds: float) -> None:
         """Lets a fault last so long: its length is what is measured."""
@@ -118,25 +124,28 @@ def cut_off(scene: Scene, seconds: float = 5.0) -> float:
     return time.monotonic()
 
 
-def play(
-    hosts: Hosts, trouble: Trouble, ranks: int, strategy: str, compute_s: float = 0.01, timeout_s: float = 20.0
-) -> Outcome:
-    """One run with one trouble in it."""
+@contextmanager
+def scene(hosts: Hosts, ranks: int, strategy: str, compute_s: float = 0.01, timeout_s: float = 20.0) -> Iterator[Scene]:
+    """Ranks that train, all of them under way."""
     board = hosts.directory / "board"
     with suppress(FileNotFoundError):
         board.unlink()
     given = (strategy, str(board), str(compute_s), str(timeout_s))
     with plain(hosts, PROGRAM, *given, ranks=ranks, env={"OUTPACE_TOKEN": "of this run"}) as job:
-        scene = Scene(hosts, job, Driver(Board(board), job.world))
-        job.until(lambda: min(scene.driver.steps()) >= WARM_UP, "all have begun")
+        found = Scene(hosts, job, Driver(Board(board), job.world))
+        job.until(lambda: min(found.driver.steps()) >= WARM_UP, "all have begun")
+        yield found
+
+
+def play(hosts: Hosts, trouble: Trouble, ranks: int, strategy: str) -> Outcome:
+    """One run with one trouble in it."""
+    with scene(hosts, ranks, strategy) as found:
         began = time.monotonic()
-        over = trouble(scene)
-        job.until(_more(scene, scene.others if over is None else range(job.world)), "everybody goes on")
-        scene.driver.board.end()
-        living = scene.others if over is None else list(range(job.world))
-        job.until(lambda: all(_has_reported(job, rank) for rank in living), "all have ended", ENDED_S)
-        reports = [json.loads(job.said(rank).splitlines()[-1]) for rank in living]
-    return _outcome(reports, scene, began, over)
+        over = trouble(found)
+        living = found.others if over is None else list(range(found.job.world))
+        found.job.until(_more(found, living), "everybody goes on")
+        reports = found.reports(living)
+    return _outcome(reports, found, began, over)
 
 
 def _more(scene: Scene, who: Iterable[int]) -> Callable[[], bool]:
@@ -151,7 +160,7 @@ def _has_reported(job: Job, rank: int) -> bool:
 
 def _outcome(reports: list[dict[str, Any]], scene: Scene, began: float, over: float | None) -> Outcome:
     others = [step for report in reports if report["rank"] in scene.others for step in report["steps"]]
-    first, given = reports[0], _contributions(reports)
+    first, given = reports[0], contributions(reports)
     made = {report["rank"]: len(report["steps"]) for report in reports}
     steps = {rank: count for rank, count in made.items() if count == scene.driver.board.steps(rank)}  # of one life
     counted = Counter((rank, 0 if rank in steps else incarnation, step) for rank, incarnation, step in given)
@@ -164,7 +173,7 @@ def _outcome(reports: list[dict[str, Any]], scene: Scene, began: float, over: fl
         dropped=sum(dropped.values()),
         lost=sum(abs(count - first["applied"][rank] - dropped[rank]) for rank, count in steps.items()),
         doubled=sum(count - 1 for count in counted.values()),
-        is_agreed=_is_agreed(reports),
+        is_agreed=is_agreed(reports),
     )
 
 
@@ -174,12 +183,12 @@ def _recovery_s(reports: list[dict[str, Any]], victims: list[int], over: float) 
     return max(next(end for end in mine if end >= over) for mine in ends) - over
 
 
-def _contributions(reports: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
+def contributions(reports: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
     rounds = {number: members for report in reports for number, members in report["rounds"].items()}
     return [tuple(member) for members in rounds.values() for member in members]
 
 
-def _is_agreed(reports: list[dict[str, Any]]) -> bool:
+def is_agreed(reports: list[dict[str, Any]]) -> bool:
     seen: dict[str, set[str]] = {"end": {report["final"] for report in reports}}
     for report in reports:
         for number, found in report["digests"].items():

@@ -29,7 +29,7 @@ from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.desk import FAILED, RUNNING, STORE_LOST, Desk
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
-from outpace.engines.cluster.leases import Leases
+from outpace.engines.cluster.leases import Leases, replaced
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.orders import Orders, cluster_of
 from outpace.engines.cluster.reducer import HostReducer
@@ -38,7 +38,7 @@ from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
 from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
 from outpace.engines.cluster.transfers import Transfers
-from outpace.engines.local.arena import Memory, owner
+from outpace.engines.local.arena import Memory
 from outpace.engines.local.bell import Bell
 from outpace.engines.local.faults import Faults
 from outpace.engines.local.holds import Holds, tag
@@ -98,9 +98,10 @@ class Agent:
         self._read_hosts.__dict__.update(Hosts.from_state(rules, hosts_before).__dict__)
         progress = desk.progress
         self._committed = progress.inbox
-        self._log = StoreLog(self._store, self._prefix, desk.key, orders.host, owner(arena_fd), progress, self._accept)
+        self._log = StoreLog(self._store, self._prefix, desk.key, orders.host, desk.life, progress, self._accept)
         self._reception = Reception(SealedStore(self._store.clone(), desk.key, f"{self._prefix}/{PLACE}"))
-        self._leases = Leases(self._store.clone(), self._prefix, desk.key, orders.host, lease_s(orders.timeout_s))
+        me = (orders.host, desk.life)
+        self._leases = Leases(self._store.clone(), self._prefix, desk.key, *me, lease_s(orders.timeout_s))
         chunks = [Chunk(getattr(torch, dtype), offset, elements) for dtype, offset, elements in orders.chunks]
         self._reducer = HostReducer(
             *(memory, RowSums(memory.bytes, chunks, rules, orders.max_grad_norm), Holds(memory, layout.world)),
@@ -160,17 +161,23 @@ class Agent:
             self._log.read()
 
     def _accept(self, entry: Entry) -> None:
-        if entry.is_own:
+        if entry.host == self._host and entry.life == self._desk.life:
             self._committed = entry.inbox
         self._entries.put(entry)
         for event in decode(entry.records):
-            if event.kind == Kind.AGENT and event.rank == self._host and not entry.is_own:
-                self._give_up(FAILED, replaced(self._host))
             if event.kind in (Kind.AGENT, Kind.GONE):
                 self._membership.take_in(event)
                 was_given_up = event[:2] == (Kind.GONE, self._host) and self._host not in self._membership.living
-                if was_given_up and self._users():
+                if (was_given_up and self._users()) or self._is_of_a_life_before(entry, event):
                     self._begin()  # the others went on without this host; it comes back
+
+    def _is_of_a_life_before(self, entry: Entry, event: Event) -> bool:
+        """Whether a life of this host that was given up has come back meanwhile. One that comes later ends this one."""
+        if event[:2] != (Kind.AGENT, self._host) or entry.life == self._desk.life:
+            return False
+        if entry.life > self._desk.life:
+            self._give_up(FAILED, replaced(self._host))
+        return True
 
     def _deliver(self) -> None:
         while True:
@@ -211,10 +218,14 @@ class Agent:
             time.sleep(beat_s(self._timeout_s))
 
     def _watch_store(self) -> None:
-        patience_s = store_s(self._timeout_s)
+        patience_s, looked = store_s(self._timeout_s), time.monotonic()
         while True:
-            if time.monotonic() - self._store_answered > patience_s:
+            now = time.monotonic()
+            if now - looked > patience_s / 2:  # it is this agent that stood still: the store may have answered
+                self._store_answered = now
+            elif now - self._store_answered > patience_s:
                 self._give_up(STORE_LOST, store_lost(self._host, f"no answer for {patience_s:.1f} s"))
+            looked = now
             time.sleep(beat_s(self._timeout_s))
 
     # -- details ---------------------------------------------------------------------------------------------------
@@ -319,14 +330,6 @@ class Agent:
         self._desk.give_up(status, why)
         Bell(self._memory.word).ring()
         os._exit(1)
-
-
-def replaced(host: int) -> str:
-    """What the ranks of a host are told then."""
-    return (
-        f"another process has taken the place of host {host}: it was started again while this one still ran, maybe cut "
-        "off from the others. What this host computed since is lost; its ranks end here"
-    )
 
 
 def store_lost(host: int, why: str) -> str:

@@ -59,9 +59,10 @@ class Delivery:
                 record = entry.records[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]
                 self._deliver(event, record)
         position = start + len(entry.records)
-        inbox = entry.inbox if entry.is_own else self._progress.inbox
+        is_own = (entry.host, entry.life) == (self._host, self._desk.life)
+        inbox = entry.inbox if is_own else self._progress.inbox
         self._progress = self._desk.progress = Progress(entry.number + 1, position, inbox, entry.chain)
-        if entry.is_own or self._watch.ledger.news != news:
+        if is_own or self._watch.ledger.news != news:
             self._bell.ring()
 
     @property

@@ -16,7 +16,7 @@ from outpace.engines.local.layout import ArenaLayout
 from outpace.errors import OutpaceError, StoreLost
 
 _PROGRESS = struct.Struct("<QQQ32s")
-_BELL, _CLOCK, _NUMBERS, _KEY, _PLACES, _WORDS = 0, 8, 16, 32, 64, 256
+_BELL, _CLOCK, _NUMBERS, _KEY, _PLACES, _LIFE, _WORDS = 0, 8, 16, 32, 64, 192, 256
 _MOST_WORDS = 2000
 RUNNING, STORE_LOST, FAILED, LEFT = range(4)
 
@@ -44,6 +44,11 @@ class Desk:
     def key(self) -> bytes:
         """With which this job's records are sealed."""
         return bytes(self._page[_KEY : _KEY + 32])
+
+    @property
+    def life(self) -> int:
+        """The how-manieth start of this host it is, in this start of the job."""
+        return int.from_bytes(self._page[_LIFE : _LIFE + 8], "little")
 
     @property
     def clock_ns(self) -> int:
@@ -94,6 +99,7 @@ class Desk:
         raise (StoreLost if status == STORE_LOST else OutpaceError)(f"{where} {why}")
 
 
-def write_key(arena_fd: int, layout: ArenaLayout, key: bytes) -> None:
-    """Leaves the job's key in a new arena, before anybody else finds it."""
+def prepare_desk(arena_fd: int, layout: ArenaLayout, key: bytes, life: int) -> None:
+    """Leaves the job's key in a new arena, and the how-manieth of its host it is, before anybody else finds it."""
     os.pwrite(arena_fd, key, layout.agent + _KEY)
+    os.pwrite(arena_fd, life.to_bytes(8, "little"), layout.agent + _LIFE)

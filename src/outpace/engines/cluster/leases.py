@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from outpace.engines.cluster.sealing import Tampered, seal, unseal
+from outpace.errors import OutpaceError
 
 log = logging.getLogger("outpace")
 
@@ -18,20 +19,23 @@ log = logging.getLogger("outpace")
 class Leases:
     """One host's view of all hosts' signs of life."""
 
-    def __init__(self, store: Any, prefix: str, key: bytes, host: int, lease_s: float) -> None:
-        self._store, self._prefix, self._key, self._host = store, prefix, key, host
+    def __init__(self, store: Any, prefix: str, key: bytes, host: int, life: int, lease_s: float) -> None:
+        self._store, self._prefix, self._key, self._host, self._life = store, prefix, key, host, life
         self._lease_s = lease_s
         self._seen: dict[int, tuple[tuple[int, int], float]] = {}  # host -> its agent and number, and since when
         self._beats = 0
         self._entries: dict[int, int] = {}
 
     def beat(self, entries: int) -> None:
-        """Says that this host is there, and how many entries of the log it has."""
+        """Says that this host is there, and how many entries of the log it has. Raises if a later life of it has."""
         place = self._at(self._host)
-        if not self._beats and self._store.check([place]):  # of an agent before this one
-            self._beats = max(0, self._read(self._host, self._store.get(place))[0])
+        if self._store.check([place]):
+            beats, _, life = self._read(self._host, self._store.get(place))
+            if life > self._life:
+                raise OutpaceError(replaced(self._host))
+            self._beats = max(self._beats, beats)  # of an agent before this one
         self._beats += 1
-        value = self._beats.to_bytes(8, "little") + entries.to_bytes(8, "little")
+        value = b"".join(number.to_bytes(8, "little") for number in (self._beats, entries, self._life))
         self._store.set(place, seal(self._key, place, value))
 
     def silent(self, agents: dict[int, int]) -> list[int]:
@@ -45,7 +49,7 @@ class Leases:
         values = self._store.multi_get([self._at(host) for host in there]) if there else []
         now = time.monotonic()
         for host, sealed in zip(there, values, strict=True):
-            beats, entries = self._read(host, sealed)
+            beats, entries, _ = self._read(host, sealed)
             if self._note(host, (agents[host], beats), now):
                 self._entries[host] = entries
         for host in set(others) - set(there):
@@ -65,17 +69,26 @@ class Leases:
             self._seen[host] = (sign, now)
         return is_new
 
-    def _read(self, host: int, sealed: bytes) -> tuple[int, int]:
-        """(beats, entries). What the host did not write is no sign of life; it soon writes again."""
+    def _read(self, host: int, sealed: bytes) -> tuple[int, int, int]:
+        """(beats, entries, life). What the host did not write is no sign of life; it soon writes again."""
         try:
             value = unseal(self._key, self._at(host), sealed)
         except Tampered as error:
             log.warning("%s", error)
-            return -1, 0
-        return int.from_bytes(value[:8], "little"), int.from_bytes(value[8:], "little")
+            return -1, 0, 0
+        beats, entries, life = (int.from_bytes(value[at : at + 8], "little") for at in (0, 8, 16))
+        return beats, entries, life
 
     def _at(self, host: int) -> str:
         return place_of(self._prefix, host)
+
+
+def replaced(host: int) -> str:
+    """What the ranks of a host are told that others speak for."""
+    return (
+        f"another process has taken the place of host {host}: it was started again while this one still ran, maybe cut "
+        "off from the others. What this host computed since is lost; its ranks end here"
+    )
 
 
 def place_of(prefix: str, host: int) -> str:

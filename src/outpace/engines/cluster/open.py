@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from outpace.engines.agreement import check_agreement
 from outpace.engines.cluster.backend import check_backend
-from outpace.engines.cluster.desk import write_key
+from outpace.engines.cluster.desk import prepare_desk
 from outpace.engines.cluster.engine import ClusterEngine
 from outpace.engines.cluster.orders import cluster_of
 from outpace.engines.cluster.returning import PLACE, ask, begin_at
@@ -63,7 +63,8 @@ def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Fi
     mine = hosts[start.place.rank]
 
     def prepare(files: Files) -> None:
-        is_back = start.store.add(start.at(f"arenas/{mine}"), 1) > 1
+        life = start.store.add(start.at(f"lives/{mine}"), 1)
+        is_back = life > 1
         if mine == 0 and not is_back:
             start.store.set(start.at("description"), json.dumps(plan.description))
         else:
@@ -75,7 +76,7 @@ def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Fi
                 f"hosts the same secret in {TOKEN} before the job starts, and a host can come back"
             )
         key = _key(start, mine == 0, max(hosts) + 1)
-        write_key(files.arena, plan.layout, key)
+        prepare_desk(files.arena, plan.layout, key, life)
         if is_back:
             others = start.store.with_key(key, f"{cluster_of(start.name)}/{PLACE}")
             begin_at(ask(others, mine, start.timeout_s), files, plan.layout)

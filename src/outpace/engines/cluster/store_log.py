@@ -18,8 +18,7 @@ from torch.distributed import DistStoreError
 from outpace.engines.cluster.desk import Progress
 from outpace.engines.cluster.sealing import SEAL_BYTES, seal, unseal
 
-_HEAD = struct.Struct("<H6sQ")  # host, its arena, end of its inbox in the log
-ARENA_BYTES = 6
+_HEAD = struct.Struct("<HxxIQ")  # host, which of its lives, end of its inbox in the log
 MOST_RECORDS = 512  #: in one entry
 _LOOK = timedelta(seconds=5)  #: a reader waits so long at once
 
@@ -29,7 +28,7 @@ class Entry(NamedTuple):
 
     number: int
     host: int
-    is_own: bool  #: this host wrote it, and has not been started again since
+    life: int  #: its how-manieth: a host may be started again
     inbox: int  #: bytes of its writer's inbox that are in the log with this
     records: bytes
     chain: bytes  #: its seal, which the next one's goes on from
@@ -44,12 +43,12 @@ class StoreLog:
         prefix: str,
         key: bytes,
         host: int,
-        arena: bytes,
+        life: int,
         progress: Progress,
         accept: Callable[[Entry], None],
     ) -> None:
         self._writer, self._reader = store, store.clone()
-        self._prefix, self._key, self._me = prefix, key, (host, arena[:ARENA_BYTES])
+        self._prefix, self._key, self._me = prefix, key, (host, life)
         self._accept = accept
         self._lock = threading.Lock()
         self._next, self._chain = progress.entries, progress.chain
@@ -86,10 +85,9 @@ class StoreLog:
             if number != self._next:
                 return  # the other thread had it first
             value = unseal(self._key, self._at(number), sealed, self._chain)
-            host, arena, inbox = _HEAD.unpack_from(value)
+            host, life, inbox = _HEAD.unpack_from(value)
             self._next, self._chain = number + 1, sealed[-SEAL_BYTES:]
-            is_own = (host, arena) == self._me
-            self._accept(Entry(number, host, is_own, inbox, value[_HEAD.size :], self._chain))
+            self._accept(Entry(number, host, life, inbox, value[_HEAD.size :], self._chain))
 
     def _at(self, number: int) -> str:
         return f"{self._prefix}/log/{number}"

@@ -140,11 +140,6 @@ def read_header(fd: int, job: bytes | None = None) -> dict[str, Any]:
     return description
 
 
-def owner(fd: int) -> bytes:
-    """What tells this arena from all others."""
-    return bytes(_HEAD.unpack(os.pread(fd, _HEAD.size, 0))[3])
-
-
 def check_room(layout: ArenaLayout, kept: int) -> None:
     """Raises `ArenaFull` before anything is written, if the memory training needs is not there."""
     need, room = layout.usual_bytes(kept), _available_bytes()

@@ -22,6 +22,7 @@ from outpace.protocol.rules import Rules
 
 PROBE_S = 0.1
 SPIN_S = 0.0002  #: a wait begins with looking out for so long, where each rank has a core: waking up takes as long
+ASLEEP_S = 1.0  #: who did not even look for so long was stopped; several times what the longest rest takes
 LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
 _ANSWERED = (Kind.ARRIVE, Kind.PUBLISH, Kind.SWAP)  #: a rank wants to know what became of these
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
@@ -116,7 +117,8 @@ class Watch:
 
         Begins with what the last look at the log showed: whoever comes here has just appended or looked.
         """
-        began = time.monotonic()
+        began = looked = time.monotonic()
+        asleep_s = 0.0
         try:
             while not until():
                 self._check()
@@ -124,11 +126,14 @@ class Watch:
                 if meanwhile() or self.log.position != seen:
                     continue  # helping looks at the log, too, and may have seen what is waited for
                 now = time.monotonic()
+                if now - looked > ASLEEP_S:  # it is this rank that stood still, and nobody it waits for
+                    asleep_s += now - looked
+                looked = now
                 if now - self._probed > PROBE_S:
                     self._probed = now
                     if self._report_deaths():
                         continue
-                if now - began > self._timeout_s:
+                if now - began - asleep_s > self._timeout_s:
                     raise TimedOut(self._timed_out(purpose))
                 self._rest(now - began)
                 self.refresh()
