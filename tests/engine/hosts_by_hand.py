@@ -52,6 +52,15 @@ class Ranks:
         process.start()
         self._running[rank] = process
 
+    def end_everything(self) -> None:
+        """All ranks are killed, and the store is gone."""
+        for process in self._running.values():
+            process.kill()
+        self._store = None
+
+    def pids(self) -> list[int]:
+        return [self._running[rank].pid for rank in range(self._ranks)]
+
     def reap(self, ranks: Sequence[int]) -> None:
         """These were killed."""
         for rank in ranks:

@@ -4,7 +4,9 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import family
@@ -161,3 +163,24 @@ def test_a_torchrun_of_each_host_starts_it_again_alone(tmp_path, driver):
         for launcher in launchers:
             launcher.terminate()  # and it ends its ranks
             launcher.wait()
+
+
+def test_an_agent_that_is_only_starting_when_all_is_over_ends_too(tmp_path, driver):
+    """Once it has imported what it needs: whoever follows it is there then. Joining a dead store takes it a minute."""
+    with counting(tmp_path, "eager-solo") as job:
+        driver.until(lambda: len(agents_of(job.pids())) >= HOSTS, "both hosts start an agent")
+        agents = agents_of(job.pids())[:HOSTS]
+        job.end_everything()
+        driver.until(lambda: all(sessions().count(agent) != 1 for agent in agents), "they have begun, or are gone")
+        began = time.monotonic()
+        driver.until(lambda: not set(sessions()) & set(agents), "nothing is left of them")
+        assert time.monotonic() - began < 20
+
+
+def sessions() -> list[int]:
+    """Of all processes: an agent has one of its own, with whoever follows it."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found.append(int(stat.read_text().rpartition(")")[2].split()[3]))
+    return found

@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
@@ -357,9 +357,19 @@ def main() -> None:
         life.wait_for(layout.world)
         if desk.status != RUNNING or not any(map(life.lives, ranks)):
             os._exit(0)
+    has_joined = threading.Event()
+    threading.Thread(target=_end_with, args=(ranks, life, has_joined), name="end with ranks", daemon=True).start()
     try:
         agent = Agent(orders)
     except DistNetworkError as error:
         desk.give_up(STORE_LOST, store_lost(orders.host, str(error).splitlines()[0]))
         os._exit(1)
+    has_joined.set()
     agent.run()
+
+
+def _end_with(ranks: Sequence[int], life: Life, has_joined: threading.Event) -> None:
+    """While an agent joins the store: that takes minutes where there is none any more, and it may work for nobody."""
+    while not has_joined.wait(_REST_S):
+        if not any(map(life.lives, ranks)):
+            os._exit(0)
