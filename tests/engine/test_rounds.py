@@ -59,7 +59,7 @@ def test_every_contribution_is_applied_exactly_once_or_recorded_as_dropped(quoru
 
 
 def test_a_vector_of_several_chunks_is_reduced_by_several_ranks():
-    reports = outpace.spawn(ranks.count, 4, ("eager-majority", 40, 0.002, 700_000))
+    reports = outpace.spawn(ranks.count, 4, ("eager-majority:max_staleness=160", 40, 0.002, 700_000))
     agree(reports)
     assert {value for row in reports[0].counts for value in row} == {1.0}
 
