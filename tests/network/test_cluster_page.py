@@ -13,7 +13,7 @@ from tests.network.waiting import until
 
 def test_the_first_command_of_the_page_trains_on_two_hosts(two_hosts):
     page = (ROOT / "docs" / "cluster.md").read_text()
-    (line,) = re.findall(r"^    torchrun (.*)$", page, re.MULTILINE)
+    line = re.findall(r"^    torchrun (.*)$", page, re.MULTILINE)[0]
     words = [word.replace("node0", two_hosts[0].address) for word in shlex.split(line)]
     launched = []
     for host in two_hosts:  # these hosts share one name, by which torchrun would know itself
