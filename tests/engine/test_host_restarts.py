@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,15 @@ TOKEN = {"OUTPACE_TOKEN": "known to all hosts"}
 def kill(job: hosts_by_hand.Ranks, driver: Driver, gone: list[int]) -> None:
     driver.kill(driver.pids(gone) + agents_of(driver.pids(gone)))
     job.reap(gone)
+
+
+def restart(job: hosts_by_hand.Ranks, driver: Driver, gone: list[int], meanwhile: Sequence[int] = ()) -> None:
+    """Kills hosts, and starts them again when the others have gone on for a while. Returns when all train."""
+    kill(job, driver, gone)
+    driver.until_more(meanwhile, MORE)
+    for rank in gone:
+        job.start(rank)
+    driver.until_more(range(RANKS), MORE)
 
 
 @pytest.fixture
@@ -49,11 +59,7 @@ def test_it_takes_up_the_others_rounds_and_contributes(strategy, gone, times, tm
     with counting(tmp_path, strategy) as job:
         driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
         for _ in range(times):
-            kill(job, driver, gone)
-            driver.until_more(others, MORE)
-            for rank in gone:
-                job.start(rank)
-            driver.until_more(range(RANKS), MORE)
+            restart(job, driver, gone, meanwhile=others)
         driver.board.end()
         reports = job.answers()
     agree(reports)
@@ -69,10 +75,7 @@ def test_it_takes_up_the_others_rounds_and_contributes(strategy, gone, times, tm
 def test_one_that_is_back_before_anybody_missed_it_is_taken_in_just_the_same(tmp_path, driver):
     with counting(tmp_path, "eager-solo") as job:
         driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
-        kill(job, driver, [2, 3])
-        for rank in (2, 3):
-            job.start(rank)
-        driver.until_more(range(RANKS), MORE)
+        restart(job, driver, [2, 3])
         driver.board.end()
         reports = job.answers()
     agree(reports)
@@ -84,11 +87,7 @@ def test_weights_that_are_averaged_end_equal(strategy, tmp_path, driver):
     args = (strategy, str(tmp_path / "board"), -1, "", 0)
     with hosts_by_hand.Ranks(tmp_path, RANKS, HOSTS, TOKEN, family.march, *args) as job:
         driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
-        kill(job, driver, [2, 3])
-        driver.until_more([0, 1], MORE)
-        for rank in (2, 3):
-            job.start(rank)
-        driver.until_more(range(RANKS), MORE)
+        restart(job, driver, [2, 3], meanwhile=[0, 1])
         driver.board.end()
         seen = job.answers()
     assert len({report.final for report in seen}) == 1
@@ -99,14 +98,8 @@ def test_when_all_hosts_were_started_again_they_begin_anew(tmp_path, driver):
     """Also after one of them had been before, alone: nobody could tell by its own count which start it is."""
     with counting(tmp_path, "eager-solo") as job:
         driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
-        kill(job, driver, [2, 3])
-        for rank in (2, 3):
-            job.start(rank)
-        driver.until_more(range(RANKS), MORE)
-        kill(job, driver, [0, 1, 2, 3])
-        for rank in range(RANKS):
-            job.start(rank)
-        driver.until_more(range(RANKS), MORE)
+        restart(job, driver, [2, 3])
+        restart(job, driver, [0, 1, 2, 3])
         driver.board.end()
         reports = job.answers()
     agree(reports)
