@@ -93,7 +93,7 @@ def test_more_ranks_than_the_world_has_cannot_be_delayed(text):
         ("skew:first_ms=-1", "first_ms=-1 must be"),
         ("shifting-skew:min_ms=-1", "min_ms=-1 must be"),
         ("shifting-skew:max_ms=49", "max_ms=49 must be a finite number, 50 or more"),
-        ("slow:k=none", "k=None must be a whole number"),
+        ("slow:k=none", "k='none' must be a whole number"),
         ("slow:factor=0.9", "factor=0.9 must be a finite number, 1 or more"),
         ("normal:mean_ms=-1", "mean_ms=-1 must be"),
         ("normal:sd_ms=-1", "sd_ms=-1 must be"),

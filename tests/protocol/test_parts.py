@@ -36,8 +36,8 @@ def test_who_finishes_first_ends_the_round_with_what_all_have_finished():
     assert ledger.reducing is None
     ledger.apply(piece(1, 2, 0, 2, row=1, is_part=False))
     assert [(c.rank, c.samples) for c in ledger.reducing.contributions] == [(0, 2.0), (1, 2.0)]
-    assert ledger.reducing.weights("finished") == ([1.0, 1.0], 1 / 4)
-    assert ledger.reducing.weights("planned") == ([1.0, 1.0], 1 / 12)
+    assert ledger.reducing.factors("finished") == ([1.0, 1.0], 1 / 4)
+    assert ledger.reducing.factors("planned") == ([1.0, 1.0], 1 / 12)
 
 
 def test_a_piece_whose_earlier_ones_are_sealed_is_not_taken_in_twice():
@@ -95,7 +95,7 @@ def test_a_quorum_of_work_is_met_exactly_and_by_fresh_gradients_alone(order, bat
     for sealed in rounds:
         assert sum(c.samples for c in sealed.contributions) == batch
         assert {sealed.staleness(c) for c in sealed.contributions} == {0}
-        assert sealed.weights("finished")[1] == pytest.approx(1 / batch)
+        assert sealed.factors("finished")[1] == pytest.approx(1 / batch)
 
 
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=50), st.integers(1, 4), st.booleans())

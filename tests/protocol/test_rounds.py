@@ -32,8 +32,8 @@ def test_world_divisor_counts_members_that_did_not_contribute() -> None:
     ledger.apply(arrive(0, 0))
     ledger.apply(arrive(1, 0))
     assert ledger.reducing is not None
-    assert ledger.reducing.weights("world") == ([1.0, 1.0], 1 / 4)
-    assert ledger.reducing.weights("contributors") == ([1.0, 1.0], 1 / 2)
+    assert ledger.reducing.factors("world") == ([1.0, 1.0], 1 / 4)
+    assert ledger.reducing.factors("contributors") == ([1.0, 1.0], 1 / 2)
 
 
 def test_world_divisor_counts_the_dead_only_if_they_contributed() -> None:
@@ -50,14 +50,14 @@ def test_samples_divisor_weighs_by_samples() -> None:
     ledger.apply(arrive(0, 0)._replace(samples=3.0))
     ledger.apply(arrive(1, 0)._replace(samples=1.0))
     assert ledger.reducing is not None
-    assert ledger.reducing.weights("samples") == ([3.0, 1.0], 1 / 4)
+    assert ledger.reducing.factors("samples") == ([3.0, 1.0], 1 / 4)
 
 
 def test_weights_are_finite_when_nobody_brought_samples() -> None:
     ledger = started(1, normalise="samples")
     ledger.apply(arrive(0, 0)._replace(samples=0.0))
     assert ledger.reducing is not None
-    assert ledger.reducing.weights("samples") == ([0.0], 1.0)
+    assert ledger.reducing.factors("samples") == ([0.0], 1.0)
 
 
 # -- hyper-parameters --------------------------------------------------------------------------------------------------

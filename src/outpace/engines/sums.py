@@ -49,7 +49,7 @@ class RowSums:
     def terms(self, sealed: Round, offsets: list[int], chosen: Sequence[int] | None = None) -> Terms:
         """What a round adds up, its rows lying at these offsets in the order of its contributions, or of those chosen
         of them by their places."""
-        factors, scale = sealed.weights(self._normalise)
+        factors, scale = sealed.factors(self._normalise)
         contributions = sealed.contributions
         if chosen is not None:
             factors, contributions = [factors[i] for i in chosen], tuple(contributions[i] for i in chosen)

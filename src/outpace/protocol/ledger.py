@@ -243,9 +243,10 @@ class Ledger(LedgerView):
             self.members.tallies[contribution.rank].dropped += contribution.pieces
         left = tuple(c for c in sealed.contributions if c not in lost)
         refused = (*sealed.refused, *lost)
-        self._try_again(
-            sealed._replace(contributions=left, refused=refused, slot=self._free_slot(), hyper_from=self._leader(left))
+        again = sealed._replace(
+            contributions=left, refused=refused, slot=self._free_slot(), hyper_from=self._leader(left)
         )
+        self._try_again(self._weighed(again))
         if not left and self.reducing is not None:
             self._complete(self.reducing._replace(void=True), now_ns)
 
@@ -297,7 +298,7 @@ class Ledger(LedgerView):
         frozen = self.open.first() if self.rules.one_at_a_time and self.open.on_time else self.open.close()
         counted = self.members.counted
         world = len(counted | {c.rank for c in frozen})
-        self.reducing = Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot())
+        self.reducing = self._weighed(Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot()))
         self.round += 1
         self.met_ns, self.grace_ns = None, 0
         self._count_needed()
@@ -305,6 +306,10 @@ class Ledger(LedgerView):
             for left in [c for c in self.on_time if self.rules.too_late(self.round - c.version)]:
                 self.open.give_up(left)
                 self.members.tallies[left.rank].dropped += left.pieces
+
+    def _weighed(self, sealed: Round) -> Round:
+        """With what each contribution weighs. Rounds are complete in their order: all that is owed is known."""
+        return sealed._replace(weights=self.discount.weights(sealed))
 
     def _free_slot(self) -> int:
         return next(self.results.free_slots(self.reducing))
@@ -329,6 +334,8 @@ class Ledger(LedgerView):
         if self._observes:
             self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
         self.members.tally(result)
+        if not result.void:
+            self.discount.settle(result)
         self._settle(now_ns)
 
     def _covered(self) -> int:

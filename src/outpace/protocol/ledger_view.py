@@ -5,6 +5,7 @@ Owns the parts that a ledger is made of, and changes none of them: that is `ledg
 
 from __future__ import annotations
 
+from outpace.protocol.discount import Discount
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.members import Members
 from outpace.protocol.open_round import OpenRound
@@ -32,6 +33,7 @@ class LedgerView:
         self.reducing: Round | None = None  #: sealed, its result not yet complete
         self.results = Results(rules)
         self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
+        self.discount = Discount(rules)
         self.sync = Sync()
         self.hosts = Hosts(rules)
         self.done_by: set[int] = set()  #: hosts that have the result of the attempt being reduced

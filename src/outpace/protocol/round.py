@@ -32,26 +32,26 @@ class Round(NamedTuple):
     clip: float = 1.0
     void: bool = False  #: nothing to apply: nobody contributed, or the sum overflowed
     refused: tuple[Contribution, ...] = ()
+    weights: tuple[float, ...] = ()  #: of the contributions, if they are not all 1
 
     def staleness(self, contribution: Contribution) -> int:
         """Rounds between what it was computed at and where it entered."""
         return self.number - contribution.version
 
-    def weights(self, normalise: str) -> tuple[list[float], float]:
+    def factors(self, normalise: str) -> tuple[list[float], float]:
         """(factor of each contribution in the sum, factor of the sum)."""
-        count = len(self.contributions)
+        weights = list(self.weights) or [1.0] * len(self.contributions)
         if normalise == "samples":
-            samples = [c.samples for c in self.contributions]
-            return samples, 1.0 / (sum(samples) or 1.0)
-        return [1.0] * count, 1.0 / (self._divisor(normalise) or 1.0)
+            weights = [weight * c.samples for weight, c in zip(weights, self.contributions, strict=True)]
+        return weights, 1.0 / (self._divisor(normalise, weights) or 1.0)
 
-    def _divisor(self, normalise: str) -> float:
+    def _divisor(self, normalise: str, weights: list[float]) -> float:
         if normalise == "world":
             return self.world
-        if normalise == "contributors":
-            return len(self.contributions)
+        if normalise in ("contributors", "samples"):
+            return sum(weights)
         if normalise == "finished":
-            return sum(c.samples for c in self.contributions)
+            return sum(weight * c.samples for weight, c in zip(weights, self.contributions, strict=True))
         if normalise == "planned":  # of everybody, also of those who are not in it
             return self.world * sum(c.planned for c in self.contributions) / max(1, len(self.contributions))
         return 1.0  # "sum"
@@ -69,6 +69,7 @@ class Round(NamedTuple):
                 **state,
                 "contributions": contributions_from(state["contributions"]),
                 "refused": contributions_from(state["refused"]),
+                "weights": tuple(state["weights"]),
                 "hyper_from": None if origin is None else Contribution(*origin),
             }
         )

@@ -12,6 +12,7 @@ from outpace.errors import InvalidRules
 
 QUORUM_NAMES = ("solo", "majority", "majority-random", "full", "adaptive", "work")
 LATE_NAMES = ("carry", "count", "drop")
+REPAIR_NAMES = ("discount", "none")
 NORMALISE_NAMES = ("world", "contributors", "samples", "finished", "planned", "sum")
 OF_SUMS = ("finished", "planned")  #: a row is the sum of its micro-batches' gradients, not their mean
 
@@ -45,6 +46,7 @@ class Rules:
     grace: str | float = "auto"  #: seconds, or "auto" from the observed spread of arrivals
     min_ranks: int | None = None
     restarts: bool = False  #: a rank that dies is started again, so that the end of training waits for it
+    repair: str = "none"  #: what late work weighs: "discount" it by its age, or "none", at full weight
     seed: int = 0
     codec: str = "none"  #: how gradients are coded on their way
     cumulative: bool = False  #: a rank may add to what it has given to the open round
@@ -62,6 +64,7 @@ class Rules:
         _check(self.work >= 0, f"work={self.work!r} must be 0 or more")
         _check_name("late", self.late, LATE_NAMES)
         _check_name("normalise", self.normalise, NORMALISE_NAMES)
+        _check_name("repair", self.repair, REPAIR_NAMES)
         _check(
             isinstance(self.max_staleness, int) and self.max_staleness >= 1,
             f"max_staleness={self.max_staleness!r} must be a whole number of rounds, at least 1",
@@ -120,6 +123,11 @@ class Rules:
     def of_sums(self) -> bool:
         """Whether rows are sums of micro-batches, divided only when the round is."""
         return self.normalise in OF_SUMS
+
+    @property
+    def usual_lag(self) -> int:
+        """How late a contribution is among equally fast ranks: where rounds take one each, the others come before it."""
+        return self.world - 1 if self.one_at_a_time else 0
 
     def too_late(self, lag: int) -> bool:
         """Whether a contribution so many rounds late is not applied any more."""

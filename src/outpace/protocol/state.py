@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from outpace.protocol.discount import Discount
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.members import Members
 from outpace.protocol.pace import Pace
@@ -33,6 +34,7 @@ def state_of(ledger: Ledger, covered: int) -> dict[str, Any]:
         "reducing": None if ledger.reducing is None else ledger.reducing.to_state(),
         "completed": ledger.results.to_state(covered),
         "hyper_step": ledger.hyper_step,
+        "discount": ledger.discount.to_state(),
         "sync": ledger.sync.to_state(),
         "hosts": ledger.hosts.to_state(),
         "done_by": sorted(ledger.done_by),
@@ -59,6 +61,7 @@ def restore(ledger: Ledger, state: dict[str, Any]) -> None:
     ledger.reducing = None if state["reducing"] is None else Round.from_state(state["reducing"])
     ledger.results = Results.from_state(rules, state["completed"])
     ledger.hyper_step = state["hyper_step"]
+    ledger.discount = Discount.from_state(rules, state["discount"])
     ledger.sync = Sync.from_state(state["sync"])
     ledger.hosts = Hosts.from_state(rules, state["hosts"])
     ledger.done_by = set(state["done_by"])

@@ -37,6 +37,7 @@ class NonBlocking(CountsMicrobatches):
     grace: seconds the first finisher leaves to ranks that only jitter; "auto" learns it, 0 is the paper's.
     busy: the mini-batch under way when a round ends comes late ("carry"), or is computed again ("again").
     max_staleness: the oldest late gradient that is still applied, in rounds.
+    repair: what a late mini-batch weighs, as in `Eager`; "none" is the paper's.
     rest, normalise: as in `CountsMicrobatches`.
 
     >>> NonBlocking(work=0.5).rules(world=8).work
@@ -47,6 +48,7 @@ class NonBlocking(CountsMicrobatches):
     grace: str | float = 0.0
     busy: str = "carry"
     max_staleness: int = 8
+    repair: str = "discount"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -65,6 +67,7 @@ class NonBlocking(CountsMicrobatches):
             work=self.work,
             normalise=self.normalise,
             max_staleness=self.max_staleness,
+            repair=self.repair,
             min_ranks=self.min_ranks,
             codec=self.codec,
         )

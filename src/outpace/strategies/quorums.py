@@ -130,6 +130,7 @@ class Ringmaster(Strategy):
     Nobody waits. Every applied gradient has a delay below R.
 
     delay: R. Default: twice the number of ranks; among equally fast ones the usual delay is one less than their number.
+    repair: "discount" weighs less what is later than usual, as in `Eager`; "none" is the paper's.
     normalise: "world" divides each gradient by the number of ranks, so that a pass over the data moves the weights as
         far as in allreduce with the same learning rate; "sum" is the paper's, with a learning rate to match.
 
@@ -139,6 +140,7 @@ class Ringmaster(Strategy):
 
     delay: int | None = None
     normalise: str = "world"
+    repair: str = "discount"
     codec: str = "none"
     min_ranks: int = 1
 
@@ -158,6 +160,7 @@ class Ringmaster(Strategy):
             max_staleness=max(1, delay - 1),
             grace=0.0,
             normalise=self.normalise,
+            repair=self.repair,
             one_at_a_time=True,
             min_ranks=self.min_ranks,
             codec=self.codec,
