@@ -163,7 +163,7 @@ def _reasons(trace: Trace, present: Present, standing: Standing, shared: Standin
         fastest = _fastest(standing, _sound(standing))
         if fastest is not None and chosen is not fastest:
             yield f"{_in_words(standing, fastest)}: hardly faster, and staler"
-    yield from _about_sharing(standing, shared, chosen)
+    yield from _about_sharing(standing, shared)
     yield from _about_slowest(trace, present)
     if chosen is not None:
         yield from _about_chosen(trace, standing, chosen)
@@ -205,11 +205,11 @@ def _in_words(standing: Standing, run: Timing) -> str:
     )
 
 
-def _about_sharing(standing: Standing, shared: Standing, chosen: Timing | None) -> Iterator[str]:
-    """What other data would change, if it is worth a word."""
+def _about_sharing(standing: Standing, shared: Standing) -> Iterator[str]:
+    """What one pool would change, if that is worth a word."""
     other = _chosen(shared)
-    gain = standing.speedup(chosen) if chosen is not None else 1.0
-    if standing.scenario.is_split and other is not None and shared.speedup(other) >= WORTH_IT * gain:
+    most = max([1.0, *map(standing.speedup, _sound(standing))])
+    if standing.scenario.is_split and other is not None and shared.speedup(other) >= WORTH_IT * most:
         yield (
             "DistributedSampler gives each rank a part of the data; if they took their mini-batches from one pool, and "
             f"whoever is free the next, {_in_words(shared, other)}"
