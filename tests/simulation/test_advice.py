@@ -10,7 +10,7 @@ import pytest
 from outpace.errors import TraceInvalid
 from outpace.imbalance import imbalance
 from outpace.observe.trace import RankTrace, Step, Trace
-from outpace.simulation import BASELINE, SHARED, SPLIT, Timing
+from outpace.simulation import BASELINE, DATA, SHARED, SPLIT, Scenario, Timing, simulate_timing
 from outpace.simulation.advice import STAY, Advice, advise, possible, present_of
 
 NS = 10**9
@@ -135,12 +135,23 @@ def test_what_is_said_to_be_the_most_that_is_gained_is_in_the_table() -> None:
     assert f"{lossy.strategy}, {advice.standing.speedup(lossy):.2f}x as fast, would drop" in advice.reasons[0]
 
 
+@pytest.mark.parametrize("data", DATA)
+def test_where_every_strategy_drops_too_much_ddp_stays(data: str) -> None:
+    def dropping(name: str, scenario: Scenario) -> Timing:
+        run = simulate_timing(BASELINE if name == BASELINE else "eager-solo:late=drop,grace=0", scenario)
+        return replace(run, strategy=name)
+
+    advice = advise(ddp_trace("lognormal:mean_ms=40,sd_ms=80"), data, dropping)
+    assert advice.recommended == STAY
+    assert "no strategy gains more than 0% on it here" in advice.reasons[0]
+
+
 def test_a_rank_that_is_slow_at_every_step_is_told_from_one_that_is_slow_at_some() -> None:
     always = advise(ddp_trace("slow:k=1,factor=2"))
-    assert always.present.slowest_share == 1
+    assert always.present.slow_steps_share == 1
     assert "rank 0 (host host0) computes 2.00x as long as the median rank, step after step" in words(always)
     sometimes = advise(trace_of(every_third_step(fast_ms=100)))
-    assert sometimes.present.slowest_share == pytest.approx(1 / 3, abs=0.01)
+    assert sometimes.present.slow_steps_share == pytest.approx(1 / 3, abs=0.01)
     assert "step after step" not in words(sometimes)
     assert "is the slower one in 33% of the steps only" in words(sometimes)
     assert "rank 0 (" not in words(advise(ddp_trace("random:k=1,delay_ms=200")))
@@ -150,14 +161,14 @@ def test_slow_is_measured_against_the_others_in_the_same_step() -> None:
     """Steps that are long for all do not make a slow rank seem quick in the others."""
     base = [20 if step % 2 else 200 for step in range(120)]
     present = present_of(trace_of([base, base, [2 * ms for ms in base]]))
-    assert (present.slowest, present.slowest_share) == (2, 1)
+    assert (present.slowest, present.slow_steps_share) == (2, 1)
 
 
 def test_without_a_step_that_all_recorded_nobody_says_how_often_a_rank_is_slow() -> None:
     trace = trace_of([[20] * 60, [50] * 60])
     cut = {0: trace.ranks[0].steps[:30], 1: trace.ranks[1].steps[30:]}
     apart = replace(trace, ranks={rank: replace(trace.ranks[rank], steps=steps) for rank, steps in cut.items()})
-    assert present_of(apart).slowest_share is None
+    assert present_of(apart).slow_steps_share is None
     assert "nobody knows how often" in words(advise(apart))
 
 

@@ -42,7 +42,7 @@ class Present:
     communication_s: float
     slowest: int  #: the rank that computes longest
     slowest_over_median: float
-    slowest_share: float | None  #: of the steps, those in which it is slower than the median by `SLOWER`
+    slow_steps_share: float | None  #: of the steps, those in which it is slower than the median by `SLOWER`
 
     @property
     def waiting_share(self) -> float:
@@ -90,7 +90,7 @@ def present_of(trace: Trace) -> Present:
         communication_s=communication_s(trace),
         slowest=slowest,
         slowest_over_median=computing[slowest] / (median_low(computing.values()) or 1.0),
-        slowest_share=slow_share(trace, slowest, SLOWER),
+        slow_steps_share=slow_share(trace, slowest, SLOWER),
     )
 
 
@@ -223,13 +223,13 @@ def _about_slowest(trace: Trace, present: Present) -> Iterator[str]:
         f"rank {present.slowest} (host {trace.ranks[present.slowest].host}) computes "
         f"{present.slowest_over_median:.2f}x as long as the median rank"
     )
-    if present.slowest_share is None:
+    if present.slow_steps_share is None:
         yield f"{words} in the mean; no step was recorded by all ranks, so that nobody knows how often"
-    elif present.slowest_share >= ALWAYS:
+    elif present.slow_steps_share >= ALWAYS:
         yield f"{words}, step after step: see to that machine first"
     else:
         yield (
-            f"{words} in the mean, but is the slower one in {present.slowest_share:.0%} of the steps only: look for "
+            f"{words} in the mean, but is the slower one in {present.slow_steps_share:.0%} of the steps only: look for "
             "what happens in these (longer data, pauses, another process) before you blame the machine"
         )
 
