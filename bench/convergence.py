@@ -14,7 +14,7 @@ from statistics import fmean, stdev
 
 import torch
 
-from outpace.simulation import BASELINE, Scenario, Training, simulate_training
+from outpace.simulation import BASELINE, SHARED, Scenario, Training, simulate_training
 from outpace.strategies import names
 from outpace.workloads import Digits
 
@@ -43,7 +43,7 @@ def run(name: str, seed: int) -> Training:
     print(f"{name}, seed {seed}", file=sys.stderr, flush=True)
     task = Digits(seed=seed)
     steps = EPOCHS * task.steps_per_epoch
-    scenario = Scenario(ranks=RANKS, steps=steps, imbalance=IMBALANCE, network="zero", seed=seed)
+    scenario = Scenario(ranks=RANKS, steps=steps, imbalance=IMBALANCE, network="zero", data=SHARED, seed=seed)
     return simulate_training(name, scenario, task)
 
 

@@ -1,7 +1,8 @@
 """How much of the ideal throughput each strategy keeps under each imbalance, in simulated time.
 
-Ideal is what the ranks would do if nobody ever waited. Communication takes no time here: what is missing was waited or
-thrown away. A strategy's steps count only if they were applied.
+Ideal is what the ranks would do if nobody ever waited, with one pool of data for all: if they are split, a rank that is
+always slow leaves nothing to gain. Communication takes no time here: what is missing was waited or thrown away. A
+strategy's steps count only if they were applied.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 from bench.figures import judged
 from bench.run import Run
 from outpace.imbalance.registry import IMBALANCES
-from outpace.simulation import Scenario, ideal_throughput, simulate_timing
+from outpace.simulation import SHARED, Scenario, ideal_throughput, simulate_timing
 from outpace.strategies import names
 
 RANKS, STEPS, QUICK_STEPS = 8, 200, 10
@@ -32,7 +33,7 @@ def measure(run: Run) -> dict[str, Any]:
 
 
 def _share(strategy: str, model: str, steps: int) -> float:
-    scenario = Scenario(ranks=RANKS, steps=steps, imbalance=model, network="zero")
+    scenario = Scenario(ranks=RANKS, steps=steps, imbalance=model, network="zero", data=SHARED)
     return simulate_timing(strategy, scenario).throughput / ideal_throughput(scenario)
 
 

@@ -22,7 +22,7 @@ import torch
 
 from outpace.cli.simulate_report import Comparison
 from outpace.protocol.events import Event, Kind
-from outpace.simulation import BASELINE, Scenario, full_round_s, simulate_timing, simulate_training
+from outpace.simulation import BASELINE, SHARED, Scenario, full_round_s, simulate_timing, simulate_training
 from outpace.workloads import workload
 
 ARIES = "zero:latency_us=1.5,overhead_us=0.5,gbps=80,ranks_per_host=1"  #: one rank for each host; an assumption
@@ -134,7 +134,7 @@ def both(strategy: str, scenario: Scenario, paper: float) -> list[str]:
 
 
 def microbenchmark(seed: int) -> None:
-    scenario = Scenario(ranks=32, steps=1, compute_ms=0, imbalance="skew", network="zero", own_steps=True, seed=seed)
+    scenario = Scenario(ranks=32, steps=1, compute_ms=0, imbalance="skew", network="zero", seed=seed)
     drawn = [f"{RANDOM},seed={initiator}" for initiator in range(1000)]
 
     def waited_ms(strategy: str) -> float:
@@ -157,7 +157,7 @@ def microbenchmark(seed: int) -> None:
     )
 
 
-HYPERPLANE = Scenario(steps=768, compute_ms=406.2, payload_mb=round(8193 * BYTES, 6), network=ARIES)
+HYPERPLANE = Scenario(steps=768, compute_ms=406.2, payload_mb=round(8193 * BYTES, 6), network=ARIES, data=SHARED)
 
 
 def hyperplane(seed: int) -> None:
@@ -208,7 +208,7 @@ def resnet(seed: int) -> None:
     )
     rows, commands = [], []
     for delay, baseline, minutes, eager_minutes in published:
-        idle = Scenario(ranks=64, steps=331, payload_mb=RESNET_MB, network=ARIES, seed=seed)
+        idle = Scenario(ranks=64, steps=331, payload_mb=RESNET_MB, network=ARIES, data=SHARED, seed=seed)
         base = undisturbed_ms(minutes * MS_PER_MINUTE / steps - delay, idle)
         scenario = replace(idle, compute_ms=base, imbalance=f"random:k=4,delay_ms={delay}")
         paper, held = minutes / eager_minutes, gain(limited(64), "allreduce", scenario)
@@ -225,7 +225,7 @@ def resnet(seed: int) -> None:
 
 
 def cifar(seed: int) -> None:
-    idle = Scenario(steps=800, payload_mb=round(467_194 * BYTES, 3), network=ARIES, seed=seed)
+    idle = Scenario(steps=800, payload_mb=round(467_194 * BYTES, 3), network=ARIES, data=SHARED, seed=seed)
     base = undisturbed_ms(11_128_000 / (190 * 50_000 / 512) - 400, idle)
     scenario = replace(idle, compute_ms=base, imbalance="shifting-skew")
     published = (
@@ -242,6 +242,7 @@ def ucf101(seed: int) -> None:
         compute_ms=1235,
         payload_mb=round(34_663_525 * BYTES, 3),
         network=ARIES,
+        data=SHARED,
         imbalance="lengths",
         seed=seed,
     )
@@ -273,7 +274,7 @@ def accuracy(seed: int) -> None:
     }
     rows, commands = [], []
     for imbalance, (task, published) in paper.items():
-        short = Scenario(steps=200, compute_ms=200, network="zero", imbalance=imbalance, seed=seed)
+        short = Scenario(steps=200, compute_ms=200, network="zero", data=SHARED, imbalance=imbalance, seed=seed)
         lengths = (short, replace(short, steps=320))
         for strategy, figure in published.items():
             rows.append([f"`{imbalance}`", strategy, f"{task}: {figure}", *(_of_seeds(strategy, s) for s in lengths)])
@@ -298,7 +299,7 @@ def _accuracy(strategy: str, scenario: Scenario) -> float:
 
 
 def wagma(seed: int) -> None:
-    idle = Scenario(ranks=64, steps=301, payload_mb=RESNET_MB, network=ARIES, seed=seed)
+    idle = Scenario(ranks=64, steps=301, payload_mb=RESNET_MB, network=ARIES, data=SHARED, seed=seed)
     imbalance = "random:k=2,delay_ms=320"
     batch_8192 = replace(idle, compute_ms=undisturbed_ms(1000 / 1.52, idle), imbalance=imbalance)
     published = {"allreduce": 1.26, LOCAL: 1.25, "d-psgd": 1.23, "sgp:peers=2": 1.25, SOLO: 1.13}
@@ -324,6 +325,7 @@ def rollouts(seed: int) -> None:
         compute_ms=0,
         payload_mb=round(8_476_421 * BYTES, 3),
         network=ARIES,
+        data=SHARED,
         imbalance="rollouts",
         seed=seed,
     )
@@ -362,7 +364,7 @@ class Delay:
     compute_ms: float = 1000
 
 
-SECOND = Scenario(steps=400, compute_ms=1000, network="zero")
+SECOND = Scenario(steps=400, compute_ms=1000, network="zero", data=SHARED)
 DELAYS = (
     Delay("rank 0 always twice as slow, B = 8", "slow:k=1,factor=2", "4.00", "7.50", "7.00"),
     Delay("rank 0 always twice as slow, B = 1", "slow:k=1,factor=2", "4.00", "7.50", "7.00", microbatches=1),

@@ -60,7 +60,6 @@ def _scenario(imbalance: str, steps: int, network: str) -> Scenario:
         imbalance=imbalance,
         payload_mb=ELEMENTS * 4 / 1e6,
         network=network,
-        own_steps=True,
     )
 
 

@@ -19,7 +19,7 @@ from bench.machine import machine
 from bench.page import environment
 from bench.run import Run
 from outpace.engines.virtual.agents import Load
-from outpace.simulation import Scenario, Timing, simulate_timing
+from outpace.simulation import SHARED, Scenario, Timing, simulate_timing
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "scaling.json", HERE.parent / "docs" / "scaling.md"
@@ -79,7 +79,8 @@ def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str)
     """One strategy on so many hosts; rates are steps per second of one rank."""
 
     def simulated(links: str) -> Timing:
-        return simulate_timing(strategy, Scenario(hosts * EACH, steps, compute_ms, IMBALANCE, PAYLOAD_MB, links))
+        size = Scenario(hosts * EACH, steps, compute_ms, IMBALANCE, PAYLOAD_MB, links, data=SHARED)
+        return simulate_timing(strategy, size)
 
     found = simulated(network)
     free = f"cluster:store_set_us={FREE_STORE_US},store_get_us=0"

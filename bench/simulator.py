@@ -13,7 +13,7 @@ from typing import Any
 import outpace
 from bench.figures import judged
 from bench.run import Run
-from outpace.simulation import Scenario, simulate_timing
+from outpace.simulation import SHARED, Scenario, simulate_timing
 
 IMBALANCE = "lognormal:mean_ms=20,sd_ms=30"
 LARGEST = ("wagma", 4096, 1000)
@@ -56,7 +56,7 @@ def _simulated(strategy: str, ranks: int, steps: int) -> dict[str, float]:
         nonlocal events
         events += 1
 
-    scenario = Scenario(ranks=ranks, steps=steps, imbalance=IMBALANCE)
+    scenario = Scenario(ranks=ranks, steps=steps, imbalance=IMBALANCE, data=SHARED)
     before, began = _peak_bytes(), time.process_time()
     simulate_timing(strategy, scenario, watch=count)
     seconds = time.process_time() - began

@@ -90,6 +90,9 @@ class DistributedOptimizer(Optimizer):
         self._steps = 0
         self._round: MicrobatchRound | None = None
         self._engine = _open(engine, self._replica, self._strategy, max_grad_norm, timeout_s)
+        caveat = self._strategy.caveat(optimizer, self._engine.world)
+        if caveat is not None and self._engine.rank == 0:
+            log.warning("[rank 0] %s", caveat)
         self._trace.start(self._engine, self._replica.parameters, strategy)
 
     # -- being an optimizer ----------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ def uneven(directory: Path) -> Path:
     return record(directory, [[60 if step % 4 == rank else 20 for step in range(60)] for rank in range(4)])
 
 
-def advised(path: Path, capsys: pytest.CaptureFixture[str]) -> dict[str, object]:
-    assert main(["advise", str(path), "--json"]) == 0
+def advised(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> dict[str, object]:
+    assert main(["advise", str(path), *options, "--json"]) == 0
     found: dict[str, object] = json.loads(capsys.readouterr().out)
     return found
 
@@ -51,6 +51,29 @@ def test_uneven_ranks_get_a_strategy_and_its_reason(tmp_path: Path, capsys: pyte
     assert "4 ranks under ddp: a step takes 62.0 ms, of which 30.0 ms computing, 30.0 ms (48%) waiting" in out
     assert "Recommendation: eager-" in out
     assert "Waiting for others costs 48% of a step now. eager-" in out
+
+
+def test_split_data_are_what_is_advised_on_and_one_pool_is_shown_beside_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run = record(tmp_path / "run", [[50] * 60, *[[20] * 60] * 3])
+    assert main(["advise", str(run)]) == 0
+    captured = capsys.readouterr()
+    assert "eager-solo, data shared: replaying" in captured.err
+    lines = captured.out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert next(line for line in lines if "strategy" in line).split()[-1] == "shared"
+    solo = next(line for line in lines if "eager-solo" in line).split()
+    assert float(solo[2].removesuffix("x")) < 1.05
+    assert float(solo[-1].removesuffix("x")) > 2
+    split, shared = advised(run, capsys), advised(run, capsys, "--data", "shared")
+    assert (split["data"], shared["data"]) == ("split", "shared")
+    assert split["recommended"] is None
+    assert str(shared["recommended"]).startswith("eager")
+    assert split["if_shared"]["strategies"] == shared["strategies"]  # type: ignore[index]
+    assert main(["advise", str(run), "--data", "shared"]) == 0
+    assert next(line for line in capsys.readouterr().out.splitlines() if "strategy" in line).split()[-1] == "share"
 
 
 def test_balanced_ranks_are_told_to_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def complaint(capsys, *options):
 
 def test_mean_waits_on_a_linear_skew_of_32_ranks(capsys):
     names = ["allreduce", "eager-majority:grace=0", "eager-solo:grace=0"]
-    skew = shlex.split("--ranks 32 --steps 1 --own-steps --imbalance skew:step_ms=1 --compute-ms 0 --network zero")
+    skew = shlex.split("--ranks 32 --steps 1 --imbalance skew:step_ms=1 --compute-ms 0 --network zero")
     runs = by_name(document(capsys, *skew, "--strategies", ",".join(names)))
     assert [runs[name]["waited_s"] for name in names] == pytest.approx([0.0155, 0.00375, 0.0], abs=1e-12)
     last = runs["allreduce"]["ranks"]
@@ -57,7 +57,8 @@ def test_mean_waits_on_a_linear_skew_of_32_ranks(capsys):
 
 def test_rates_with_one_rank_of_eight_twice_as_slow(capsys):
     slow = shlex.split("--imbalance slow --network zero --steps 75 --compute-ms 1000 --strategies eager-solo:grace=0")
-    found = document(capsys, *slow)
+    assert by_name(document(capsys, *slow))["eager-solo:grace=0"]["speedup"] == pytest.approx(1.0)
+    found = document(capsys, *slow, "--data", "shared")
     runs = by_name(found)
     assert runs["allreduce"]["steps_per_s"] == pytest.approx(4.0)
     assert runs["eager-solo:grace=0"]["steps_per_s"] == pytest.approx(7.5)
@@ -91,7 +92,7 @@ def test_json_has_every_figure_of_every_strategy(capsys):
         "payload_mb": 25.0,
         "network": "ethernet",
         "apply_ms": 0.0,
-        "own_steps": False,
+        "data": "split",
         "microbatches": 8,
         "seed": 3,
     }
@@ -114,7 +115,7 @@ def test_json_has_every_figure_of_every_strategy(capsys):
 
 
 def test_the_command_in_the_report_repeats_the_run(capsys):
-    options = [*SMALL, "--own-steps", "--compute-ms", "12.3456789", "--strategy", "eager:quorum=2,late=drop"]
+    options = [*SMALL, "--data", "shared", "--compute-ms", "12.3456789", "--strategy", "eager:quorum=2,late=drop"]
     found = document(capsys, *options, "--strategy", "eager-solo", "--network", "host")
     words = shlex.split(found["command"])
     assert words[:2] == ["outpace", "simulate"]
@@ -145,7 +146,15 @@ def test_late_contributions_that_are_dropped_do_not_count(capsys):
 def test_the_table_fits_and_says_what_was_simulated(capsys, monkeypatch, columns, more):
     monkeypatch.setenv("COLUMNS", str(columns))
     out = report(capsys, *SMALL, "--imbalance", "slow:factor=3", *more)
-    for text in ("slow:factor=3", "ethernet", "in one pool", "rank 0", "300 ms", "code that trains for real"):
+    for text in (
+        "slow:factor=3",
+        "ethernet",
+        "by every rank",
+        "--data shared",
+        "rank 0",
+        "300 ms",
+        "code that trains for real",
+    ):
         assert text in " ".join(out.split())
     lines = out.splitlines()
     assert max(map(len, lines[:-1])) <= columns
@@ -197,7 +206,8 @@ def test_a_log_hears_when_a_strategy_begins_and_what_it_reached(capsys):
     ("options", "message"),
     [
         (["--ranks", "0"], "argument --ranks: '0' must be a whole number, at least 1"),
-        (["--steps", "1"], "with --steps 1 there is nothing to measure"),
+        (["--data", "shared", "--steps", "1"], "with --data shared --steps 1 there is nothing to measure"),
+        (["--data", "pool"], "argument --data: invalid choice: 'pool' (choose from"),
         (["--compute-ms", "nan"], "argument --compute-ms: 'nan' must be a number of milliseconds, 0 or more"),
         (["--compute-ms", "1e300"], "this would take centuries"),
         (["--apply-ms", "-1"], "argument --apply-ms: '-1' must be a number of milliseconds, 0 or more"),
@@ -238,7 +248,7 @@ def test_help_names_every_strategy_imbalance_and_network(capsys, monkeypatch, co
     listed = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
     for name in (*strategies.names(), *imbalance.names(), *NETWORKS):
         assert listed[name], f"{name} has a line that says something"
-    for text in ("simulated time", "LogGP", "one pool", "--own-steps"):
+    for text in ("simulated time", "LogGP", "one pool", "--data {split,shared}"):
         assert text in out
     assert max(map(len, out.splitlines())) <= int(columns)
 

@@ -150,7 +150,6 @@ def _scenario(draw: random.Random, ranks: int, seed: int) -> Scenario:
         payload_mb=draw.choice((0.001, 1.0, 5.0, 25.0)),
         network=draw.choice(NETWORKS),
         apply_ms=draw.choice((0.0, 0.5, 5.0, 30.0, 100.0)),
-        own_steps=True,
         seed=seed,
     )
 

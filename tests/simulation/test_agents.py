@@ -20,7 +20,7 @@ UNEVEN = "exponential:mean_ms=60"
 
 
 def run(strategy: str, hosts: int, each: int = 1, steps: int = 5, **options: object) -> Timing:
-    given = {"network": STORE.format(each), "own_steps": True, **options}
+    given = {"network": STORE.format(each), **options}
     return simulate_timing(strategy, Scenario(hosts * each, steps, **given))  # type: ignore[arg-type]
 
 
@@ -188,14 +188,14 @@ def test_a_store_is_never_busy_for_longer_than_a_run_takes() -> None:
 
 
 def test_a_round_takes_at_least_what_is_said_of_it() -> None:
-    scenario = Scenario(ranks=16, steps=5, network="cluster:ranks_per_host=4", own_steps=True)
+    scenario = Scenario(ranks=16, steps=5, network="cluster:ranks_per_host=4")
     timing = simulate_timing("allreduce", scenario)
     assert timing.seconds >= 5 * (0.1 + full_round_s(scenario))
 
 
 @pytest.mark.parametrize("strategy", [name for name, _ in strategies()])
 def test_every_strategy_comes_to_its_end_and_again_to_the_same(strategy: str) -> None:
-    scenario = Scenario(ranks=6, steps=8, imbalance=UNEVEN, network="cluster:ranks_per_host=2", own_steps=True)
+    scenario = Scenario(ranks=6, steps=8, imbalance=UNEVEN, network="cluster:ranks_per_host=2")
     timing = simulate_timing(strategy, scenario)
     load = load_of(timing)
     assert load.entries
@@ -206,10 +206,7 @@ def test_every_strategy_comes_to_its_end_and_again_to_the_same(strategy: str) ->
 @pytest.mark.parametrize("strategy", ["allreduce", "eager-majority", "wagma", "d-psgd"])
 def test_replicas_end_with_the_same_weights(strategy: str) -> None:
     """Which `simulate_training` checks. At full quorum they are those of one host: only time is another."""
-    pair = [
-        Scenario(ranks=4, steps=8, imbalance=UNEVEN, network=name, own_steps=True)
-        for name in ("cluster:ranks_per_host=2", "host")
-    ]
+    pair = [Scenario(ranks=4, steps=8, imbalance=UNEVEN, network=name) for name in ("cluster:ranks_per_host=2", "host")]
     on_two, on_one = (simulate_training(strategy, scenario, workload("hyperplane", 0)) for scenario in pair)
     assert load_of(on_two).entries
     if strategy == "allreduce":

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from outpace.imbalance import Imbalance
 from outpace.protocol.events import Event, Kind
-from outpace.simulation import Scenario, Timing, ideal_throughput, simulate_timing
+from outpace.simulation import DATA, SHARED, SPLIT, Scenario, Timing, ideal_throughput, simulate_timing
 
 MS = 1_000_000
 
@@ -27,9 +27,7 @@ class Table(Imbalance):
 
 
 def one_step(strategy: str, milliseconds: list[int], **options: object) -> Timing:
-    scenario = Scenario(
-        ranks=len(milliseconds), steps=1, imbalance=Table(*milliseconds), network="zero", own_steps=True, **options
-    )
+    scenario = Scenario(ranks=len(milliseconds), steps=1, imbalance=Table(*milliseconds), network="zero", **options)
     return simulate_timing(strategy, scenario)
 
 
@@ -70,12 +68,32 @@ def test_the_papers_majority_waits_for_its_initiator() -> None:
     assert abs(float(mean(waits) - expected)) < 4 * spread / math.sqrt(draws)
 
 
-@pytest.mark.parametrize(("strategy", "rate"), [("allreduce", 4.0), ("eager-solo:grace=0", 7.5)])
-def test_rates_with_one_rank_of_eight_twice_as_slow(strategy: str, rate: float) -> None:
-    scenario = Scenario(ranks=8, steps=75, compute_ms=1000, imbalance="slow:k=1,factor=2", network="zero")
+@pytest.mark.parametrize(
+    ("data", "strategy", "rate", "ideal"),
+    [
+        (SHARED, "allreduce", 4.0, 7.5),
+        (SHARED, "eager-solo:grace=0", 7.5, 7.5),
+        (SPLIT, "allreduce", 4.0, 4.0),
+        (SPLIT, "eager-solo:grace=0", 4.0, 4.0),  # the slow rank makes 75 steps of 2 s, whatever the others do
+    ],
+)
+def test_rates_with_one_rank_of_eight_twice_as_slow(data: str, strategy: str, rate: float, ideal: float) -> None:
+    scenario = Scenario(ranks=8, steps=75, compute_ms=1000, imbalance="slow:k=1,factor=2", network="zero", data=data)
     run = simulate_timing(strategy, scenario)
     assert run.throughput == pytest.approx(rate, rel=1e-12)
-    assert ideal_throughput(scenario) == pytest.approx(7.5, rel=1e-12)
+    assert ideal_throughput(scenario) == pytest.approx(ideal, rel=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=6), st.integers(1, 12))
+def test_of_split_data_every_rank_makes_its_own_steps_and_the_slowest_ends_the_run(
+    milliseconds: list[int], steps: int
+) -> None:
+    scenario = Scenario(ranks=len(milliseconds), steps=steps, imbalance=Table(*milliseconds), network="zero")
+    for strategy in ("allreduce", "eager-solo:grace=0"):
+        run = simulate_timing(strategy, scenario)
+        assert [t.on_time + t.carried + t.dropped for t in run.tallies] == [steps] * len(milliseconds)
+        assert run.seconds == pytest.approx(steps * max(milliseconds) / 1e3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,9 +108,9 @@ def test_a_round_lasts_as_long_as_its_quorums_slowest_and_only_those_on_time_wai
 
 
 @settings(max_examples=30, deadline=None)
-@given(st.lists(st.integers(1, 50), min_size=2, max_size=6), st.integers(1, 12))
-def test_work_is_conserved(milliseconds: list[int], steps: int) -> None:
-    scenario = Scenario(ranks=len(milliseconds), steps=steps, imbalance=Table(*milliseconds), network="host")
+@given(st.lists(st.integers(1, 50), min_size=2, max_size=6), st.integers(1, 12), st.sampled_from(DATA))
+def test_work_is_conserved(milliseconds: list[int], steps: int, data: str) -> None:
+    scenario = Scenario(ranks=len(milliseconds), steps=steps, imbalance=Table(*milliseconds), network="host", data=data)
     for strategy in ("allreduce", "eager-majority", "eager-solo", "eager:quorum=adaptive,late=count"):
         run = simulate_timing(strategy, scenario)
         made = sum(t.on_time + t.carried + t.dropped for t in run.tallies)
@@ -115,7 +133,7 @@ def test_grace_lets_ranks_that_only_jitter_be_on_time() -> None:
 
 
 def test_rounds_take_what_the_network_takes() -> None:
-    scenario = Scenario(ranks=4, steps=10, network="fixed:round_ms=7", own_steps=True)
+    scenario = Scenario(ranks=4, steps=10, network="fixed:round_ms=7")
     run = simulate_timing("allreduce", scenario)
     assert run.seconds == pytest.approx(10 * 0.107)
     assert run.waited_s == pytest.approx([10 * 0.007] * 4)
@@ -133,7 +151,7 @@ def test_a_log_is_the_same_each_time_and_another_with_another_seed() -> None:
 
 def test_a_log_is_the_same_on_every_machine() -> None:
     """Pinned: whoever changes what is simulated changes this on purpose."""
-    scenario = Scenario(ranks=5, steps=20, imbalance="random:k=2,delay_ms=30", seed=3)
+    scenario = Scenario(ranks=5, steps=20, imbalance="random:k=2,delay_ms=30", data=SHARED, seed=3)
     assert simulate_timing("eager-majority", scenario).digest == "f30555fff5e9a2e34647013d2092337a"
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
-from outpace.simulation import Scenario, simulate_timing, simulate_training
+from outpace.simulation import DATA, Scenario, simulate_timing, simulate_training
 from outpace.workloads import Hyperplane, Score, Workload
 
 STRATEGIES = ["allreduce", "eager-majority", "eager-solo", "eager:quorum=2,late=drop", "eager:quorum=adaptive"]
@@ -67,11 +67,11 @@ def test_at_full_quorum_the_steps_are_those_of_a_plain_optimizer(ranks: int) -> 
     assert [point.loss for point in by_step] == pytest.approx(losses, rel=1e-5)
 
 
-@pytest.mark.parametrize("own_steps", [False, True])
+@pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_all_ranks_end_with_the_same_bits(strategy: str, own_steps: bool) -> None:
+def test_all_ranks_end_with_the_same_bits(strategy: str, data: str) -> None:
     task = Task()
-    scenario = Scenario(ranks=5, steps=24, imbalance="exponential:mean_ms=150", apply_ms=3, own_steps=own_steps)
+    scenario = Scenario(ranks=5, steps=24, imbalance="exponential:mean_ms=150", apply_ms=3, data=data)
     simulate_training(strategy, scenario, task)
     first = task.models[0].state_dict()
     for model in task.models[1:]:
@@ -109,11 +109,11 @@ def log_of(seen: list[Event]) -> list[tuple[int, ...]]:
     return sorted((event.time_ns, event.kind, event.rank, event.step, event.round) for event in kept)
 
 
-@pytest.mark.parametrize("own_steps", [False, True])
+@pytest.mark.parametrize("data", DATA)
 @pytest.mark.parametrize("network", ["zero", "host", "ethernet"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_training_has_the_log_and_the_figures_of_timing_alone(strategy: str, network: str, own_steps: bool) -> None:
-    scenario = Scenario(ranks=5, steps=24, imbalance="lognormal:mean_ms=80", network=network, own_steps=own_steps)
+def test_training_has_the_log_and_the_figures_of_timing_alone(strategy: str, network: str, data: str) -> None:
+    scenario = Scenario(ranks=5, steps=24, imbalance="lognormal:mean_ms=80", network=network, data=data)
     timed: list[Event] = []
     trained: list[Event] = []
     timing = simulate_timing(strategy, scenario, watch=lambda event, _: timed.append(event))

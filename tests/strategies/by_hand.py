@@ -97,7 +97,7 @@ def walk(
 ) -> list[Walk]:
     """Every rank makes so many plain steps, or each its own number of them. They may all meet after one of them."""
 
-    chosen, scenario = by_name(strategy), Scenario(ranks, 1, own_steps=True, **{"network": "zero", **options})
+    chosen, scenario = by_name(strategy), Scenario(ranks, 1, **{"network": "zero", **options})
     walks = [_new_walk(start) for _ in range(ranks)]
     replicas = [chosen.replica((make or sgd())([mine.weight]), None, mine.note_round) for mine in walks]
     engines = _engines(replicas, chosen.rules(ranks), scenario)

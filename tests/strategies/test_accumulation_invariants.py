@@ -115,7 +115,7 @@ class Regression(Workload):
 @pytest.mark.parametrize("strategy", FULL[1:])
 def test_simulated_training_with_everybody_is_gradient_accumulation_bit_for_bit(strategy: str, world: int) -> None:
     task = Regression()
-    scenario = Scenario(ranks=world, steps=4, network="zero", own_steps=True, microbatches=PARTS)
+    scenario = Scenario(ranks=world, steps=4, network="zero", microbatches=PARTS)
     simulate_training(strategy.format(world=world), scenario, task)
     with torch.random.fork_rng():
         torch.manual_seed(scenario.seed)

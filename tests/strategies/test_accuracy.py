@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 import torch
 
-from outpace.simulation import Scenario, simulate_training
+from outpace.simulation import SHARED, Scenario, simulate_training
 from outpace.strategies import names
 from outpace.workloads import Digits
 
@@ -29,6 +29,7 @@ def accuracy(name: str) -> float:
             steps=EPOCHS * task.steps_per_epoch,
             imbalance="random:k=1,delay_ms=200",
             network="zero",
+            data=SHARED,
             microbatches=2,
             seed=50,
         )

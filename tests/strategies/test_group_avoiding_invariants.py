@@ -120,7 +120,7 @@ def times(choice: str, paces: tuple[object, ...], steps: int) -> tuple[dict[int,
             seen[event.rank].append(event.time_ns / 1e6)
 
     table = Table(*paces)  # type: ignore[arg-type]
-    scenario = Scenario(ranks=len(paces), steps=steps, imbalance=table, network="zero", own_steps=True)
+    scenario = Scenario(ranks=len(paces), steps=steps, imbalance=table, network="zero")
     timing = simulate_timing(choice, scenario, watch=watch)
     return seen, list(timing.waited_s), [tally.dropped for tally in timing.tallies]
 

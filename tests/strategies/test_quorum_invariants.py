@@ -9,6 +9,7 @@ import torch
 from by_hand import Maker, Table, Walk, assert_near, noise, plain, quadratics, rounds_of, sgd, versions, walk
 from torch import Tensor
 
+import outpace
 from outpace.protocol.round import Round
 from outpace.simulation import Scenario, simulate_timing
 
@@ -191,6 +192,45 @@ def test_updates_are_accepted_gradients(delay: int) -> None:
     dropped = sum(tally.dropped for tally in tallies.values())  # type: ignore[attr-defined]
     assert len(records) + dropped == WORLD * 14
     assert (dropped == 0) == (delay == 100)
+
+
+def distance(strategy: str, make: Maker, ranks: int) -> float:
+    """How far equal steps of all ranks move a weight, uphill by a gradient of 1 and weight decay, if there is any."""
+
+    def train() -> float:
+        weight = torch.nn.Parameter(torch.full((1,), 100.0))
+        optimizer = outpace.DistributedOptimizer(make([weight]), strategy)
+        for _ in range(40):
+            weight.grad = torch.ones(1)
+            optimizer.step()
+        optimizer.finish()
+        return 100 - weight.item()
+
+    far: float = outpace.simulate(train, ranks=ranks, network="zero").results[0]
+    return far
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda weights: torch.optim.SGD(weights, lr=0.01),
+        lambda weights: torch.optim.SGD(weights, lr=0.01, weight_decay=0.1),
+        lambda weights: torch.optim.Adam(weights, lr=0.01),
+        lambda weights: torch.optim.AdamW(weights, lr=0.01),
+        lambda weights: torch.optim.RMSprop(weights, lr=0.01),
+    ],
+    ids=["SGD", "SGD with weight decay", "Adam", "AdamW", "RMSprop"],
+)
+def test_ringmaster_says_once_with_which_optimizers_it_moves_further(
+    make: Maker, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = distance("allreduce", make, WORLD)
+    assert not caplog.records, "only ringmaster makes so many updates"
+    moves_further = distance("ringmaster", make, WORLD) > 2 * plain
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * moves_further
+    caplog.clear()
+    distance("ringmaster", make, ranks=1)
+    assert not caplog.records, "there is one update a step"
 
 
 # -- eager-SGD ---------------------------------------------------------------------------------------------------------

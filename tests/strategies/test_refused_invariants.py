@@ -114,7 +114,7 @@ def test_a_threshold_shorter_than_one_micro_batch_is_refused_in_timing_alone_too
     with pytest.raises(InvalidRules, match="shorter than one micro-batch"):
         simulate_timing(
             "dropcompute:tau_ms=5",
-            Scenario(ranks=2, steps=10, network="zero", own_steps=True),
+            Scenario(ranks=2, steps=10, network="zero"),
             watch=lambda event, _: arrived.append(event) if event.kind == Kind.ARRIVE else None,
         )
     assert not arrived

@@ -20,7 +20,7 @@ SORTED = sorted(MS)
 
 def timed(choice: str, steps: int = 12, paces: Sequence[object] = MS, **options: object) -> tuple[Timing, list[Event]]:
     seen: list[Event] = []
-    options = {"network": "zero", "own_steps": True, "imbalance": Table(*paces), **options}  # type: ignore[arg-type]
+    options = {"network": "zero", "imbalance": Table(*paces), **options}  # type: ignore[arg-type]
     scenario = Scenario(ranks=len(paces), steps=steps, microbatches=PARTS, **options)  # type: ignore[arg-type]
     return simulate_timing(choice, scenario, watch=lambda event, _: seen.append(event)), seen
 

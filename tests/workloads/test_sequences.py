@@ -79,5 +79,5 @@ def test_options_are_read_from_the_name() -> None:
 
 def test_simulated_ranks_learn_from_late_gradients() -> None:
     task = Sequences()
-    scenario = Scenario(ranks=4, steps=80, imbalance="lengths:mean_ms=100", network="host", own_steps=True)
+    scenario = Scenario(ranks=4, steps=80, imbalance="lengths:mean_ms=100", network="host")
     assert simulate_training("eager-solo", scenario, task).held_out.metric > 0.6

@@ -9,6 +9,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from outpace.simulation.scenario import DATA, SHARED, SPLIT
+
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser whose complaints are one line, without the usage."""
@@ -111,6 +113,17 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
     option("--seed", type=int, default=usual.seed, metavar="N", help=f"{helps['seed']} (%(default)s)")
     option("--json", action="store_true", help="print one JSON document instead of a table")
     return size
+
+
+def add_data(parser: argparse.ArgumentParser) -> None:
+    """Whose work is whose in simulated time."""
+    parser.add_argument(
+        "--data",
+        choices=DATA,
+        default=SPLIT,
+        help=f"{SPLIT}: every rank makes as many steps, as with DistributedSampler, and the slowest ends the run; "
+        f"{SHARED}: one pool, of which whoever is free takes the next (%(default)s)",
+    )
 
 
 def paragraph(text: str, first: str = "", others: str = "") -> str:

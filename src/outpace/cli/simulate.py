@@ -8,7 +8,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any
 
-from outpace.cli.parser import add_settings, at_least_one, listing, megabytes, milliseconds, paragraph
+from outpace.cli.parser import add_data, add_settings, at_least_one, listing, megabytes, milliseconds, paragraph
 from outpace.cli.progress import ShowStep, watcher
 from outpace.cli.simulate_report import SYSTEMS, USUAL, Comparison, figure, print_report, to_json
 from outpace.engines.virtual.network import NETWORKS, network
@@ -78,9 +78,9 @@ def add(commands: Any) -> None:
         type=at_least_one,
         default=USUAL.steps,
         metavar="N",
-        help="steps of each rank on average: they share one pool, and whoever is free takes the next (%(default)s)",
+        help="steps of each rank; on average with --data shared (%(default)s)",
     )
-    option("--own-steps", action="store_true", help="no pool: every rank makes exactly as many steps")
+    add_data(parser)
     option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
     option("--network", metavar="NAME", help=f"what links the ranks ({USUAL.network}; {ON_HOSTS} with --hosts)")
     option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help="optimizer step (%(default)g)")
@@ -121,10 +121,10 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
     except OverflowError:
         longest_ns = math.inf
     _check_length(longest_ns)
-    if scenario.steps == 1 and not scenario.own_steps:
+    if scenario.steps == 1 and not scenario.is_split:
         raise InvalidRules(
-            "with --steps 1 there is nothing to measure, because the clock stops when the last step begins; use "
-            "--steps 2 or more, or --own-steps"
+            "with --data shared --steps 1 there is nothing to measure, because the clock stops when the last step "
+            "begins; use --steps 2 or more, or --data split"
         )
     return scenario
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
@@ -129,11 +129,21 @@ def print_report(comparison: Comparison) -> None:
 def _table(comparison: Comparison, width: int) -> Table:
     s = comparison.settings
     title = f"{_count(s.ranks, 'rank')}, imbalance {s.imbalance}, network {s.network}"
-    return standing_table(comparison.standing, title, width, comparison.title)
+    losses = [_loss(run) for run in comparison.outcomes if isinstance(run, Training)]
+    return standing_table(comparison.standing, title, width, {"loss": losses} if losses else {}, comparison.title)
 
 
-def standing_table(standing: Standing, title: str, width: int, name: Callable[[str], str] = str) -> Table:
-    """How strategies compare, for a terminal of so many columns; `name` is what people read for a strategy."""
+def standing_table(
+    standing: Standing,
+    title: str,
+    width: int,
+    more: Mapping[str, Sequence[str]],
+    name: Callable[[str], str] = str,
+) -> Table:
+    """How strategies compare, for a terminal of so many columns, with `more` than their timing in the last ones.
+
+    `name` is what people read for a strategy.
+    """
     table = Table(
         title=title,
         title_style="bold",
@@ -143,12 +153,12 @@ def standing_table(standing: Standing, title: str, width: int, name: Callable[[s
     )
     table.add_column("strategy", overflow="fold")
     columns = ["steps/s", "speed-up", "ideal", "waited", "late", "stale", "dropped", "share"]
-    for column in [*columns, "loss"] if isinstance(standing.runs[0], Training) else columns:
+    for column in (*columns, *more):
         table.add_column(column, justify="right", no_wrap=True)
     best = max(standing.speedup(run) for run in standing.runs)
-    for run in standing.runs:
+    for run, *last in zip(standing.runs, *more.values(), strict=True):
         style = "bold green" if standing.speedup(run) == best and best > 1 else None
-        table.add_row(_folded(name(run.strategy), width), *_cells(standing, run), style=style)
+        table.add_row(_folded(name(run.strategy), width), *_cells(standing, run), *last, style=style)
     return table
 
 
@@ -158,10 +168,10 @@ def _folded(name: str, width: int) -> str:
 
 
 def _cells(standing: Standing, run: Timing) -> list[str]:
-    gain, ideal = standing.speedup(run), standing.share_of_ideal(run)
-    cells = [
+    ideal = standing.share_of_ideal(run)
+    return [
         figure(run.throughput),
-        f"{gain:.2f}x" if math.isfinite(gain) else "-",
+        speedup(standing, run),
         f"{ideal:.0%}" if math.isfinite(ideal) else "-",
         f"{run.waited_share:.0%}",
         f"{run.late_share:.0%}",
@@ -169,7 +179,12 @@ def _cells(standing: Standing, run: Timing) -> list[str]:
         f"{1 - run.applied_share:.0%}",
         _percent(run.share(standing.slowest)),
     ]
-    return [*cells, _loss(run)] if isinstance(run, Training) else cells
+
+
+def speedup(standing: Standing, run: Timing) -> str:
+    """Over the baseline; a dash for what cannot be said."""
+    gain = standing.speedup(run)
+    return f"{gain:.2f}x" if math.isfinite(gain) else "-"
 
 
 def figure(value: float) -> str:
@@ -184,8 +199,9 @@ def _notes(comparison: Comparison) -> dict[str, str]:
     notes = {
         "simulation": "time is added up, not waited for; the strategies, and who is in which round, are the code that "
         "trains for real",
-        "steps": f"{s.steps:,} by every rank; measured until the last one ends"
-        if s.own_steps
+        "steps": f"{s.steps:,} by every rank, as data are split by DistributedSampler; measured until the slowest has "
+        "made its own (--data shared: one pool for all)"
+        if s.is_split
         else f"{s.ranks * s.steps:,} in one pool: whoever is free takes the next; measured until the last one begins",
         "network": f"a round of all ranks takes {'at least ' if s.links.has_store(s.ranks) else ''}"
         f"{figure(full_round_s(s) * 1000)} ms, for {s.payload_mb:g} MB on {_count(s.links.hosts(s.ranks), 'host')}",
@@ -221,7 +237,7 @@ def column_notes(standing: Standing) -> dict[str, str]:
         "steps/s": "of all ranks together, for steps whose contribution was applied",
         "speed-up": f"of steps/s over {BASELINE}, where every round waits for every rank",
         "ideal": _about_ideal(standing),
-        "waited": "share of their time that ranks waited for others or for a result, mean over ranks",
+        "waited": _about_waited(standing),
         "late": "share of the applied contributions that a later round took in than the one they were computed for",
         "stale": "rounds from computing to applying: half, 99 % and all of the contributions have no more",
         "dropped": "share of the contributions that no round took in",
@@ -229,8 +245,15 @@ def column_notes(standing: Standing) -> dict[str, str]:
     }
 
 
+def _about_waited(standing: Standing) -> str:
+    text = "share of the time that ranks waited for others or for a result, mean over ranks"
+    return f"{text}; not for the slowest once they had made all of their steps" if standing.scenario.is_split else text
+
+
 def _about_ideal(standing: Standing) -> str:
     text = f"share of {figure(standing.ideal)} steps/s: nobody ever waits, communication costs nothing"
+    if standing.scenario.is_split:
+        text += ", and the slowest rank has as many steps to make as the others"
     if any(standing.share_of_ideal(run) > 1 for run in standing.runs):
         return text + ". More than that is luck: in a short run, ranks do not meet with the same delays"
     return text

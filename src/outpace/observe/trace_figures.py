@@ -6,7 +6,7 @@ other, they are the same mini-batch step; elsewhere they are only as good as tha
 
 from __future__ import annotations
 
-from statistics import fmean, median
+from statistics import fmean, median, median_low
 
 from outpace.observe.trace import RankTrace, Step, Trace
 
@@ -57,6 +57,16 @@ def apply_s(trace: Trace) -> dict[int, float]:
 def late_share(trace: Trace) -> dict[int, float]:
     """For each rank, the share of its steps that were late."""
     return {r.rank: fmean(step.late > 0 for step in steady(r)) for r in trace.ranks.values()}
+
+
+def slow_share(trace: Trace, rank: int, factor: float) -> float | None:
+    """In what share of the steps this rank computes so many times as long as the median rank of that step.
+
+    None if no step was recorded by all ranks.
+    """
+    index = list(trace.ranks).index(rank)
+    computing = [[step.compute_s for step in steps] for steps in aligned(trace)]
+    return fmean(times[index] >= factor * median_low(times) for times in computing) if computing else None
 
 
 def slowest_over_mean(trace: Trace) -> float:

@@ -5,16 +5,16 @@ Owns the rule that chooses and its reasons in words. The figures come from repla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
 from outpace.observe.trace import Trace
-from outpace.observe.trace_figures import apply_s, communication_s, compute_s, steady, waiting_s
+from outpace.observe.trace_figures import apply_s, communication_s, compute_s, slow_share, steady, waiting_s
 from outpace.simulation.run import Timing
-from outpace.simulation.scenario import Scenario
+from outpace.simulation.scenario import SHARED, SPLIT, Scenario
 from outpace.simulation.standing import BASELINE, Standing
 from outpace.simulation.timing import full_round_s, simulate_timing
 
@@ -26,8 +26,9 @@ WORTH_IT = 1.05  #: a gain below this is not worth any staleness
 CLOSE = 0.95  #: of two strategies, the less stale one is taken if it is this close to the faster
 APPLIED = 0.98  #: a strategy that drops more than the rest of this loses data
 SLOWER = 1.2  #: a rank that computes so much longer than the median is named
+ALWAYS = 0.9  #: of the steps: a rank that is so often slower is slow step after step
 FAIR = 0.5  #: a rank that has less than this of its fair share is hardly heard
-MOST_STEPS = 200_000  #: simulated at most, over all ranks: a few seconds
+MOST_STEPS = 100_000  #: simulated at most in one run, over all ranks: a few seconds
 SHORT = 100  #: steps of a rank below which a trace says little
 
 
@@ -41,6 +42,7 @@ class Present:
     communication_s: float
     slowest: int  #: the rank that computes longest
     slowest_over_median: float
+    slow_steps_share: float | None  #: of the steps, those in which it is slower than the median by `SLOWER`
 
     @property
     def waiting_share(self) -> float:
@@ -56,22 +58,25 @@ class Advice:
     reasons: tuple[str, ...]  #: in words, the first one decides
     present: Present
     standing: Standing  #: of the strategies, the baseline first, when the trace is replayed
+    shared: Standing  #: the same if the ranks took their work from one pool, which is another thing only if it is split
     skipped: tuple[str, ...]  #: what of the trace was not used, in words
 
-    @property
-    def possible(self) -> float:
-        """The speed-up over waiting for everybody if nobody ever waited for another rank."""
-        return _possible(self.standing)
 
+def advise(trace: Trace, data: str = SPLIT, simulate: Callable[[str, Scenario], Timing] = simulate_timing) -> Advice:
+    """What to do about the imbalance that a trace shows, for ranks whose data are split or shared (see `Scenario`).
 
-def advise(trace: Trace, simulate: Callable[[str, Scenario], Timing] = simulate_timing) -> Advice:
-    """What to do about the imbalance that a trace shows. Blocks for a few seconds; `simulate` runs one strategy."""
-    scenario = replayed(trace)
-    standing = Standing(scenario, [simulate(name, scenario) for name in COMPARED])
-    present = present_of(trace)
-    chosen, reasons = _recommend(present, standing, _as_far_as(trace))
-    notes = _notes(trace, present, standing, chosen)
-    return Advice(chosen.strategy if chosen else STAY, (*reasons, *notes), present, standing, trace.skipped)
+    Blocks for a few seconds; `simulate` runs one strategy.
+    """
+
+    def replay(scenario: Scenario) -> Standing:
+        return Standing(scenario, [simulate(name, scenario) for name in COMPARED])
+
+    scenario, present = replayed(trace, data), present_of(trace)
+    standing = replay(scenario)
+    shared = replay(replace(scenario, data=SHARED)) if scenario.is_split else standing
+    chosen = _chosen(standing)
+    reasons = tuple(_reasons(trace, present, standing, shared))
+    return Advice(chosen.strategy if chosen else STAY, reasons, present, standing, shared, trace.skipped)
 
 
 def present_of(trace: Trace) -> Present:
@@ -85,10 +90,11 @@ def present_of(trace: Trace) -> Present:
         communication_s=communication_s(trace),
         slowest=slowest,
         slowest_over_median=computing[slowest] / (median_low(computing.values()) or 1.0),
+        slow_steps_share=slow_share(trace, slowest, SLOWER),
     )
 
 
-def replayed(trace: Trace) -> Scenario:
+def replayed(trace: Trace, data: str = SPLIT) -> Scenario:
     """The recorded ranks as a scenario. Raises `TraceInvalid` where there is nothing to replay."""
     if trace.world < 2:
         raise TraceInvalid("this trace is of a single rank, which waits for nobody: record a run of two or more")
@@ -102,48 +108,94 @@ def replayed(trace: Trace) -> Scenario:
         payload_mb=trace.payload_bytes / 1e6,
         network=f"fixed:round_ms={communication_s(trace) * 1e3:.6f}",
         apply_ms=fmean(apply_s(trace).values()) * 1e3,
+        data=data,
     )
 
 
-def _possible(standing: Standing) -> float:
-    """Each rank at its own pace, communicating and applying as now. A late rank may not even wait for the former."""
+def possible(standing: Standing) -> float:
+    """The speed-up over waiting for everybody if nobody ever waited for another rank.
+
+    They communicate and apply as now; a late rank may not even wait for the former: no less than the fastest run.
+    """
     scenario = standing.scenario
     added_s = full_round_s(scenario) + scenario.apply_ms / 1e3
-    own_pace = sum(1 / (compute_s + added_s) for compute_s in standing.compute_s)
-    return max(own_pace / standing.runs[0].throughput, *map(standing.speedup, standing.runs))
+    paces = [1 / (compute_s + added_s) for compute_s in standing.compute_s]
+    together = scenario.ranks * min(paces) if scenario.is_split else sum(paces)
+    return max(together / standing.runs[0].throughput, *map(standing.speedup, standing.runs))
 
 
-def _as_far_as(trace: Trace) -> str:
-    """What a verdict begins with when it rests on some ranks only."""
-    recorded = len(trace.ranks)
-    return "" if recorded == trace.world else f"as far as {recorded} of {trace.world} ranks can show, "
+def _sound(standing: Standing) -> list[Timing]:
+    """The runs that lose next to nothing, the least stale strategy first. The baseline is not among them."""
+    return [run for run in standing.runs[1:] if run.applied_share >= APPLIED]
 
 
-def _recommend(present: Present, standing: Standing, as_far_as: str) -> tuple[Timing | None, list[str]]:
+def _fastest(standing: Standing, runs: Iterable[Timing]) -> Timing | None:
+    """If it is worth it."""
+    worth_it = (run for run in runs if standing.speedup(run) >= WORTH_IT)
+    return max(worth_it, key=standing.speedup, default=None)
+
+
+def _chosen(standing: Standing) -> Timing | None:
     """The least stale strategy that is about as fast as the fastest, if any is worth it."""
+    sound = _sound(standing)
+    fastest = _fastest(standing, sound)
+    if fastest is None:
+        return None
+    return next(run for run in sound if standing.speedup(run) >= CLOSE * standing.speedup(fastest))
+
+
+# -- in words ---------------------------------------------------------------------------------------------------------
+
+
+def _reasons(trace: Trace, present: Present, standing: Standing, shared: Standing) -> Iterator[str]:
+    """Why this is recommended, the first one decides; then what else one should know before one believes it."""
+    chosen = _chosen(standing)
+    recorded = len(trace.ranks)
+    as_far_as = "" if recorded == trace.world else f"as far as {recorded} of {trace.world} ranks can show, "
     waiting = f"waiting for others costs {present.waiting_share:.0%} of a step now"
-    possible = _possible(standing)
-    if possible < WORTH_IT:
-        return None, [
-            f"{as_far_as}your ranks are balanced: stay with DDP. {waiting.capitalize()}, and even if nobody ever "
-            f"waited you would gain {max(0.0, possible - 1):.0%}"
-        ]
-    sound = [run for run in standing.runs[1:] if run.applied_share >= APPLIED]
-    fastest = max(sound, key=standing.speedup, default=None)
-    if fastest is None or standing.speedup(fastest) < WORTH_IT:
-        best = max(map(standing.speedup, standing.runs[1:]))
-        return None, [
-            f"{as_far_as}stay with DDP: {waiting}, but no strategy gains more than {max(0.0, best - 1):.0%} on it here"
-            + (" without dropping contributions" if fastest is None else "")
-        ]
-    chosen = next(run for run in sound if standing.speedup(run) >= CLOSE * standing.speedup(fastest))
-    reasons = [
-        f"{as_far_as}{waiting}. {_in_words(standing, chosen)}, of the {possible:.2f}x that is possible if nobody "
-        "ever waited"
-    ]
-    if chosen is not fastest:
-        reasons.append(f"{_in_words(standing, fastest)}: hardly faster, and staler")
-    return chosen, reasons
+    if chosen is None:
+        yield as_far_as + _why_stay(waiting, present, standing, shared)
+    else:
+        yield (
+            f"{as_far_as}{waiting}. {_in_words(standing, chosen)}, of the {possible(standing):.2f}x that is possible "
+            "if nobody ever waited"
+        )
+        fastest = _fastest(standing, _sound(standing))
+        if fastest is not None and chosen is not fastest:
+            yield f"{_in_words(standing, fastest)}: hardly faster, and staler"
+    yield from _about_sharing(standing, shared)
+    yield from _about_slowest(trace, present)
+    if chosen is not None:
+        yield from _about_chosen(trace, standing, chosen)
+    elif trace.strategy == "ddp" and possible(shared) < WORTH_IT:
+        yield (
+            "DDP may hide it: with buffers (BatchNorm) it also waits in forward, and when gradients are accumulated in "
+            "every backward, which looks like computing; to be sure, record once more with "
+            "DistributedDataParallel(..., forward_sync_buffers=False), and accumulate under no_sync()"
+        )
+    yield from _about_trace(trace, present)
+
+
+def _why_stay(waiting: str, present: Present, standing: Standing, shared: Standing) -> str:
+    gain = possible(standing)
+    if gain < WORTH_IT:
+        at_most = f"even if nobody ever waited you would gain {max(0.0, gain - 1):.0%}"
+        if possible(shared) < WORTH_IT:
+            return f"your ranks are balanced: stay with DDP. {waiting.capitalize()}, and {at_most}"
+        return (
+            f"stay with DDP: {waiting}, but the data are split, rank {present.slowest} has as many steps to make as "
+            f"the others and computes {present.slowest_over_median:.2f}x as long as the median rank: the run lasts "
+            f"until it has made them, and {at_most}"
+        )
+    best = max(map(standing.speedup, _sound(standing)), default=1.0)
+    words = f"stay with DDP: {waiting}, but no strategy gains more than {max(0.0, best - 1):.0%} on it here"
+    lossy = _fastest(standing, standing.runs[1:])
+    if lossy is None:
+        return words
+    return (
+        f"{words} without dropping contributions: {lossy.strategy}, {standing.speedup(lossy):.2f}x as fast, would drop "
+        f"{1 - lossy.applied_share:.0%} of them"
+    )
 
 
 def _in_words(standing: Standing, run: Timing) -> str:
@@ -153,26 +205,46 @@ def _in_words(standing: Standing, run: Timing) -> str:
     )
 
 
-def _notes(trace: Trace, present: Present, standing: Standing, chosen: Timing | None) -> Iterator[str]:
-    """What else one should know before one believes it."""
-    if present.slowest_over_median >= SLOWER:
+def _about_sharing(standing: Standing, shared: Standing) -> Iterator[str]:
+    """What one pool would change, if that is worth a word."""
+    other = _chosen(shared)
+    most = max([1.0, *map(standing.speedup, _sound(standing))])
+    if standing.scenario.is_split and other is not None and shared.speedup(other) >= WORTH_IT * most:
         yield (
-            f"rank {present.slowest} (host {trace.ranks[present.slowest].host}) computes "
-            f"{present.slowest_over_median:.2f}x as long as the median rank, step after step: see to that machine first"
+            "DistributedSampler gives each rank a part of the data; if they took their mini-batches from one pool, and "
+            f"whoever is free the next, {_in_words(shared, other)}"
         )
-    if chosen is not None and standing.fair_part(chosen) < FAIR:
+
+
+def _about_slowest(trace: Trace, present: Present) -> Iterator[str]:
+    if present.slowest_over_median < SLOWER:
+        return
+    words = (
+        f"rank {present.slowest} (host {trace.ranks[present.slowest].host}) computes "
+        f"{present.slowest_over_median:.2f}x as long as the median rank"
+    )
+    if present.slow_steps_share is None:
+        yield f"{words} in the mean; no step was recorded by all ranks, so that nobody knows how often"
+    elif present.slow_steps_share >= ALWAYS:
+        yield f"{words}, step after step: see to that machine first"
+    else:
+        yield (
+            f"{words} in the mean, but is the slower one in {present.slow_steps_share:.0%} of the steps only: look for "
+            "what happens in these (longer data, pauses, another process) before you blame the machine"
+        )
+
+
+def _about_chosen(trace: Trace, standing: Standing, chosen: Timing) -> Iterator[str]:
+    if standing.fair_part(chosen) < FAIR:
         yield (
             f"the slowest rank would have {standing.fair_part(chosen):.0%} of its fair share of the contributions: "
             "where ranks hold different data, its data count less"
         )
-    if chosen is not None and trace.strategy == chosen.strategy:
+    if trace.strategy == chosen.strategy:
         yield f"{chosen.strategy} is what this run was recorded with: keep it"
-    if chosen is None and trace.strategy == "ddp":
-        yield (
-            "DDP may hide it: with buffers (BatchNorm) it also waits in forward, and when gradients are accumulated in "
-            "every backward, which looks like computing; to be sure, record once more with "
-            "DistributedDataParallel(..., forward_sync_buffers=False), and accumulate under no_sync()"
-        )
+
+
+def _about_trace(trace: Trace, present: Present) -> Iterator[str]:
     if present.communication_s > present.compute_s / 4:
         share = present.communication_s / present.step_s
         yield f"communication itself costs {share:.0%} of a step; no strategy here lessens that"

@@ -50,13 +50,13 @@ def simulate(fn: Callable[..., Any], ranks: int = 8, args: Sequence[Any] = (), *
 
         outpace.simulate(train, ranks=8, compute_ms=100, imbalance="random:k=1,delay_ms=200")
     """
-    known = {option.name for option in fields(Scenario)} - {"ranks", "steps", "own_steps", "payload_mb"}
+    known = {option.name for option in fields(Scenario)} - {"ranks", "steps", "data", "payload_mb"}
     for option in options:
         if option not in known:
             raise InvalidRules(f"simulate() has no option {option!r}; it has {', '.join(sorted(known))}")
     if not callable(fn) or not isinstance(args, Sequence):
         raise InvalidRules(f"simulate({fn!r}, args={args!r}): a function is needed, and a sequence of its arguments")
-    job = _Job(Scenario(ranks=ranks, own_steps=True, **options))
+    job = _Job(Scenario(ranks=ranks, **options))
     return job.run(partial(fn, *args))
 
 

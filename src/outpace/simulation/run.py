@@ -37,7 +37,7 @@ class Timing:
     """What a simulated run showed of who waited for whom."""
 
     strategy: str
-    seconds: float  #: until the last step was begun; with `own_steps` until the last one ended
+    seconds: float  #: until the last step ended; of shared data, until it was begun
     steps: float  #: made in that time; one under way counts by its part
     rounds: int
     waited_s: tuple[float, ...]  #: in that time, by each rank
@@ -169,7 +169,6 @@ class Run(ABC, Generic[E]):
 
     async def _life(self, engine: E) -> None:
         """One rank: it takes work, contributes what came of it, and leaves when there is no more."""
-        own_steps = self._scenario.own_steps
         await engine.join()
         while self._take(engine):
             if self._work.parts == 1:
@@ -179,7 +178,7 @@ class Run(ABC, Generic[E]):
                 self._count_part()
             else:
                 await self._round_of_parts(engine)
-        if own_steps:
+        if self._scenario.is_split:
             self._end_ns, self._made = self._world.clock.now_ns, self._done / self._work.parts
             self._waited_s[engine.rank] = engine.waited_s
             self._load = self._world.load()
@@ -188,7 +187,7 @@ class Run(ABC, Generic[E]):
     def _take(self, engine: E) -> bool:
         if not self._work.take(engine.rank):
             return False
-        if not self._work.left and not self._scenario.own_steps:
+        if not self._work.left and not self._scenario.is_split:
             self._take_figures()
         return True
 

@@ -13,14 +13,17 @@ from outpace.errors import InvalidRules
 from outpace.imbalance import Imbalance, imbalance
 
 MOST_RANKS, MOST_STEPS = 65_536, 10**9  #: a step takes some 30 microseconds
+SPLIT, SHARED = DATA = ("split", "shared")  #: whose work is whose
 
 
 @dataclass(frozen=True)
 class Scenario:
     """A cluster, and the computing it does.
 
-    steps: of each rank on average. The ranks share `ranks * steps` steps of work, and whoever is free takes the next:
-        a slow rank makes fewer. With `own_steps` every rank makes exactly so many, as with data that was split before.
+    steps: of each rank, on average.
+    data: "split" gives every rank exactly so many steps, as DistributedSampler does: a run lasts until the slowest has
+        made its own. "shared" is one pool of `ranks * steps`, of which whoever is free takes the next: a slow rank
+        makes fewer.
     compute_ms: what a step takes undisturbed; `imbalance` says what happens to it.
     microbatches: of each step, for strategies that may end a round between two of them.
     payload_mb: size of the gradients. network: a name with options, or an object. apply_ms: the optimizer's step.
@@ -33,7 +36,7 @@ class Scenario:
     payload_mb: float = 25.0
     network: str | Network = "ethernet"
     apply_ms: float = 0.0
-    own_steps: bool = False
+    data: str = SPLIT
     microbatches: int = 8
     seed: int = 0
 
@@ -52,8 +55,15 @@ class Scenario:
             good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
             if not good:
                 raise InvalidRules(f"{name}={value!r} must be a number, 0 or more")
+        if self.data not in DATA:
+            raise InvalidRules(f"data={self.data!r} must be {SPLIT} (each rank has its own) or {SHARED} (one pool)")
         self.links.hosts(self.ranks)  # a network or an imbalance that does not fit this world says so
         self.compute_ns(0)(0)
+
+    @property
+    def is_split(self) -> bool:
+        """Whether every rank has work of its own, as much as any other."""
+        return self.data == SPLIT
 
     @cached_property
     def links(self) -> Network:
@@ -87,7 +97,7 @@ class Work:
         self.parts = parts
         self.taken = [0] * scenario.ranks  #: by each rank
         self.left = scenario.ranks * scenario.steps * parts
-        self._each = scenario.steps * parts if scenario.own_steps else self.left
+        self._each = scenario.steps * parts if scenario.is_split else self.left
 
     def is_left_for(self, rank: int) -> bool:
         """Whether this rank can take another one."""
