@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Collection, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from operator import is_
 from typing import Any
 
@@ -20,6 +22,8 @@ from outpace.codecs import Codec
 from outpace.engines.base import Contents, Notes, Result, Work
 from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
 from outpace.protocol.round import Round
+from outpace.protocol.rules import Rules
+from outpace.step_length import SignalShare, lengthened, normalises, scaled
 
 log = logging.getLogger("outpace")
 
@@ -46,6 +50,9 @@ class OptimizerReplica:
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
         self.codec = Codec()  #: of what it contributes
         self.max_grad_norm: float | None = None  #: for steps of its own
+        self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
+        self.match_step_length = True  #: an optimizer that normalises its gradient moves as far as in allreduce
+        self._signal = SignalShare(inner)
         self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
         self._present = b""  # parameters with a gradient in the last row
         self.is_torn = False  #: interrupted in the middle of a step: neither the old version nor the new one
@@ -132,8 +139,26 @@ class OptimizerReplica:
                 )
             return
         self.is_torn = True
-        self._own_step()
+        with self._own_length():
+            self._own_step()
         self.is_torn = False
+
+    def _own_length(self) -> AbstractContextManager[None]:
+        """The mean of all ranks' steps is to be as long as the step of their mean gradient."""
+        if self.rules is None or self.rules.world == 1 or not self._normalises:
+            return nullcontext()
+        return scaled(self.inner, lengthened(self._signal.look(), self.rules.world), decay=1.0)
+
+    def _length_of(self, applied: Round) -> AbstractContextManager[None]:
+        """A round of few ranks is a shorter step, and decays the weights by as much less."""
+        size = 1.0 if self.rules is None else applied.size(self.rules.of_sums)
+        if size in (0.0, 1.0) or not self.match_step_length:
+            return nullcontext()
+        return scaled(self.inner, math.sqrt(size) if self._normalises else 1.0, decay=size)
+
+    @cached_property
+    def _normalises(self) -> bool:
+        return self.match_step_length and normalises(self.inner)
 
     def _own_step(self) -> None:
         self.inner.step()
@@ -206,7 +231,7 @@ class OptimizerReplica:
         if not result.round.void:
             own = [p.grad for p in self.parameters]
             self.is_torn = True
-            with self._hyper_parameters():
+            with self._hyper_parameters(), self._length_of(result.round):
                 try:
                     gradients = self._readable(result)
                     for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):

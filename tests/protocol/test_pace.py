@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.protocol.pace import GRACE_COST, GRACE_SHARE, Pace
+from outpace.protocol.pace import GRACE_SHARE, Pace
 
 from .logs import arrive, done, seal, started
 
@@ -73,21 +73,9 @@ def test_grace_covers_ranks_that_jitter_much_when_nobody_is_missing() -> None:
     assert observed([0, 2, 4, 6, 8, 10, 11]).grace_ns() >= 11 * MS
 
 
-def test_grace_beside_a_straggler_is_what_those_who_wait_can_afford() -> None:
-    spread = [0, 2, 4, 6, 8, 10, 12, 14]
-    grace = observed([*map(float, spread), 400], rounds=7).grace_ns()
-    assert 0 < grace < 14 * MS
-    waited = sum(max(0, grace - lag * MS) for lag in spread)
-    assert waited == pytest.approx(GRACE_COST * ROUND * (len(spread) + 1), rel=1e-6)
-
-
-@given(st.lists(st.floats(0, 300), min_size=1, max_size=12))
-def test_those_who_come_after_the_first_wait_little_for_a_straggler(lags_ms: list[float]) -> None:
-    lags_ms = [*lags_ms, 400]
-    rounds = 64 // len(lags_ms)  # as many as are remembered whole
-    grace = observed(lags_ms, max(2, rounds)).grace_ns()
-    waits = [max(0, grace - int(lag * MS)) for lag in lags_ms]
-    assert sum(waits) <= GRACE_COST * ROUND * len(lags_ms) + len(lags_ms)
+def test_grace_covers_who_jitters_also_where_most_are_stragglers() -> None:
+    grace = observed([2, 400, 500, 600]).grace_ns()
+    assert 2 * MS <= grace <= 3 * MS
 
 
 def test_grace_is_never_negative_when_a_stopped_rank_appends_an_old_time() -> None:

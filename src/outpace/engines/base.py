@@ -65,6 +65,7 @@ class Replica(Protocol):
     """One rank's model and optimizer, as an engine sees it."""
 
     version: int
+    rules: Rules | None  #: of the training it takes part in; the engine says so
 
     def deposit(
         self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None

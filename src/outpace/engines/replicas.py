@@ -33,6 +33,7 @@ class ReplicaEngine(SharingEngine):
         super().__init__(rank, rules)
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._replica = replica
+        replica.rules = rules
 
     @property
     def version(self) -> int:

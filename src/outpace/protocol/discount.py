@@ -22,7 +22,6 @@ from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 
 HELD = 1.0  #: contributions' worth that a rank is owed before its late ones are given any of it
-MOST = 2.0  #: weight of a contribution that is on time: a larger one would be more noise than gradient
 
 
 class Discount:
@@ -83,7 +82,7 @@ class Discount:
         contributions = sealed.contributions
         sizes = [self._size(c) for c in contributions]
         room = sealed.world - sum(map(float.__mul__, weights, sizes))
-        wanted = {i: min(self.owed(contributions[i].rank), (MOST - 1.0) * sizes[i]) for i in fresh}
+        wanted = {i: self.owed(contributions[i].rank) for i in fresh}
         total = sum(wanted.values())
         if total > 0 and room > 0:
             part = min(1.0, room / total)

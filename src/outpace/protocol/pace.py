@@ -10,7 +10,6 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 GRACE_SHARE = 0.15  #: of a round: who comes later than this only jitters no more
-GRACE_COST = 0.034  #: of a round: what those who come after the first may wait on average where somebody is missing
 _LAGS = 64
 _INTERVALS = 9
 _DURATIONS = 16
@@ -67,25 +66,17 @@ class Pace:
     def grace_ns(self) -> int:
         """How long to wait after the quorum for ranks that only jitter.
 
-        Covers nine in ten of the lags that fit under the cap of 15 % of a round, and nothing when most lags do
-        not fit: those are stragglers, and waiting for them is what we are here to avoid. A round that everybody comes
-        to ends with the last of them; where somebody is missing it lasts as long as grace, which is then no longer
-        than those who wait can afford.
+        Covers nine in ten of the lags that fit under the cap of 15 % of a round. Those that do not are stragglers', and
+        waiting for them is what we are here to avoid. A round that everybody comes to ends with the last of them.
         """
         if not self._intervals or not self._lags:
             return 0
-        length = sorted(self._intervals)[len(self._intervals) // 2]
-        cap = int(GRACE_SHARE * length)
+        cap = int(GRACE_SHARE * sorted(self._intervals)[len(self._intervals) // 2])
         fitting = sorted(lag for _, lag in self._lags if lag <= cap)
-        if 2 * len(fitting) < len(self._lags):
+        if not fitting:
             return 0
         covered = fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0]
-        wanted = min(cap, covered * 5 // 4 + 1)  # one more, so that ranks of the same nanosecond are together, too
-        missed = len({round_ for round_, lag in self._lags if lag > cap})
-        if not missed:
-            return wanted
-        rounds = len({round_ for round_, _ in self._lags})
-        return min(wanted, _affordable(fitting, int(GRACE_COST * length * len(self._lags) * rounds / missed)))
+        return min(cap, covered * 5 // 4 + 1)  # one more, so that ranks of the same nanosecond are together, too
 
     def best_quorum(self, round_: int, ranks: Collection[int]) -> int:
         """The quorum that gives the most useful contributions per second, from the observed durations.
@@ -136,16 +127,6 @@ class Pace:
         pace._best = tuple(state["best"])
         pace._durations = {int(r): deque(d, maxlen=_DURATIONS) for r, d in state["durations"]}
         return pace
-
-
-def _affordable(lags: list[int], budget_ns: int) -> int:
-    """The longest grace for which those who come within it, after these sorted lags, wait no more than this in all."""
-    summed = 0
-    for earlier, lag in enumerate(lags):
-        if earlier * lag - summed > budget_ns:
-            return (budget_ns + summed) // earlier
-        summed += lag
-    return (budget_ns + summed) // len(lags)
 
 
 def _candidates(ranks: int) -> list[int]:

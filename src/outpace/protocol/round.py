@@ -38,6 +38,12 @@ class Round(NamedTuple):
         """Rounds between what it was computed at and where it entered."""
         return self.number - contribution.version
 
+    def size(self, of_sums: bool) -> float:
+        """How much of a round that everybody is in, with everything finished, this one is: at most 1."""
+        weights = self.weights or (1.0,) * len(self.contributions)
+        sizes = [c.samples / c.planned if of_sums else 1.0 for c in self.contributions]
+        return min(1.0, sum(map(float.__mul__, weights, sizes)) / self.world)
+
     def factors(self, normalise: str) -> tuple[list[float], float]:
         """(factor of each contribution in the sum, factor of the sum)."""
         weights = list(self.weights) or [1.0] * len(self.contributions)
