@@ -126,7 +126,7 @@ class Rules:
 
     @property
     def usual_lag(self) -> int:
-        """How late a contribution is among equally fast ranks: where rounds take one each, the others come before it."""
+        """How late a contribution of equally fast ranks is: where a round takes one, the others come before it."""
         return self.world - 1 if self.one_at_a_time else 0
 
     def too_late(self, lag: int) -> bool:
