@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.discount import HELD
+from outpace.protocol.discount import HELD, MOST
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 
@@ -35,9 +35,9 @@ def test_what_is_late_weighs_less_and_its_rank_gets_the_rest_when_it_is_on_time(
     ledger = started(3, quorum="solo", grace=0, repair="discount")
     round_of(ledger, (0, 1, 0))
     round_of(ledger, (0, 2, 1))
-    assert round_of(ledger, (1, 1, 0), (0, 3, 2)) == (1.0, pytest.approx(1 / 3))
-    assert ledger.discount.owed(1) == pytest.approx(2 / 3)
-    assert round_of(ledger, (1, 2, 3)) == (pytest.approx(5 / 3),)
+    assert round_of(ledger, (1, 1, 0), (0, 3, 2)) == (1.0, pytest.approx(1 / 9))
+    assert ledger.discount.owed(1) == pytest.approx(8 / 9)
+    assert round_of(ledger, (1, 2, 3)) == (pytest.approx(17 / 9),)
     assert ledger.discount.owed(1) == pytest.approx(0)
 
 
@@ -55,7 +55,7 @@ def test_a_rank_that_is_always_late_weighs_as_much_as_it_contributes_over_time()
         for _ in range(3):
             round_of(ledger, (0, ledger.round + 1, ledger.round))
         weights.append(round_of(ledger, (1, turn + 1, version), (0, ledger.round + 1, ledger.round))[1])
-    assert weights[0] == pytest.approx(1 / 4)
+    assert weights[0] == pytest.approx(1 / 16)
     assert weights[-1] == pytest.approx(1.0)
     assert sum(weights) > 50 - HELD - 1
 
@@ -90,7 +90,7 @@ def test_what_a_ranks_contributions_weigh_and_what_it_is_owed_is_their_number(
             assert sum(weights) <= max(record.world, len(weights)) + 1e-9
             for contribution, weight in zip(record.contributions, weights, strict=True):
                 is_late = record.staleness(contribution) > rules.usual_lag
-                assert 0 < weight <= 1 if is_late else weight >= 1
+                assert 0 < weight <= 1 if is_late else 1 <= weight <= MOST
                 applied[contribution.rank] += 1
                 weighed[contribution.rank] += weight
     for rank in range(world):

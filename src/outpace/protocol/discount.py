@@ -4,9 +4,9 @@ A gradient that comes several rounds late points away from where the weights wer
 learning rates unstable; dropped, its rank would be heard less than others. So it enters its round with a part of its
 weight, and the rest stays to its rank's credit and goes to what that rank gives later:
 
-    weight of what is late by `lag` rounds:  1 / (1 + lag)
-    weight of what is on time:               1 + its rank's credit, as far as the round is no longer a step than one
-                                             that everybody is in
+    weight of what is late by `lag` rounds:  1 / (1 + lag)^2
+    weight of what is on time:               1 + its rank's credit, but at most 2, and only as far as the round is no
+                                             longer a step than one that everybody is in
 
 A rank that is always late is never on time to get it back. What it is owed beyond one whole contribution goes to its
 late ones, so that over time every rank weighs what it has contributed: for each rank, the weights of its contributions
@@ -21,6 +21,7 @@ from typing import Any
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 
+MOST = 2.0  #: that a contribution weighs: more would be its noise at a learning rate that is not meant for it
 HELD = 1.0  #: contributions' worth that a rank is owed before its late ones are given any of it
 
 
@@ -73,7 +74,7 @@ class Discount:
 
     def _late(self, contribution: Contribution, lag: int) -> float:
         usual = 1 + self._rules.usual_lag
-        weight = usual / (usual + lag)
+        weight = (usual / (usual + lag)) ** 2
         beyond = (self.owed(contribution.rank) - HELD) / self._size(contribution)
         return weight + min(1.0 - weight, max(0.0, beyond))
 
@@ -82,7 +83,7 @@ class Discount:
         contributions = sealed.contributions
         sizes = [self._size(c) for c in contributions]
         room = sealed.world - sum(map(float.__mul__, weights, sizes))
-        wanted = {i: self.owed(contributions[i].rank) for i in fresh}
+        wanted = {i: min(self.owed(contributions[i].rank), (MOST - 1.0) * sizes[i]) for i in fresh}
         total = sum(wanted.values())
         if total > 0 and room > 0:
             part = min(1.0, room / total)
