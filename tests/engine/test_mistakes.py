@@ -175,7 +175,7 @@ def test_a_damaged_record_of_the_log_is_refused(tmp_path):
     assert len(record) == RECORD_BYTES
     os.write(fd, record)
     with pytest.raises(ArenaInvalid, match="a record of the shared log is damaged"):
-        Log(fd).read_new()
+        Log(fd).read(0)
     os.close(fd)
 
 

@@ -128,7 +128,7 @@ class ArenaEngine(ReplicaEngine):
         return self._watch.placed
 
     def _position(self) -> int:
-        return self._watch.log.position
+        return self._watch.position
 
     async def _until(self, predicate: Callable[[], bool], purpose: str) -> None:
         if not predicate():

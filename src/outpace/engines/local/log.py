@@ -1,7 +1,7 @@
 """The log of one host: 64-byte records, each appended by one `write`, so that the kernel orders them.
 
-A record is there or it is not; a process stopped or killed while appending can hold nothing. Owns the encoding and
-the reading position; decides nothing.
+A record is there or it is not; a process stopped or killed while appending can hold nothing. Owns the encoding;
+decides nothing.
 """
 
 from __future__ import annotations
@@ -61,12 +61,11 @@ def decode(records: bytes) -> list[Event]:
 
 
 class Log:
-    """One rank's view of the log: appends at the end, reads from its own position."""
+    """One rank's view of the log: appends at the end, reads from any position, in bytes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._cut = 0
-        self.position = 0  #: bytes read so far
 
     def now_ns(self) -> int:
         """The clock that events are timed by."""
@@ -76,13 +75,13 @@ class Log:
         """Adds an event. Takes about a microsecond and cannot be torn."""
         os.write(self._fd, encode(event, self.now_ns()))
 
-    def has_news(self) -> bool:
-        """Whether `read_new` would find anything."""
-        return bool(os.pread(self._fd, 1, self.position))
+    def has_news(self, position: int) -> bool:
+        """Whether `read` would find anything there."""
+        return bool(os.pread(self._fd, 1, position))
 
-    def read_new(self) -> list[Event]:
-        """The next events. Whoever has folded one moves `position` on by a record, so that none can get lost."""
-        records = os.pread(self._fd, _READ_BYTES, self.position)
+    def read(self, position: int) -> list[Event]:
+        """The next events from there on, at most `READ_RECORDS`."""
+        records = os.pread(self._fd, _READ_BYTES, position)
         if not records:
             return []
         events = decode(records)
