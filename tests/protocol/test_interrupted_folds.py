@@ -7,10 +7,6 @@ at every instruction, so that the place can be chosen.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from types import FrameType
 from typing import Any
 from unittest import mock
 
@@ -30,37 +26,10 @@ from outpace.engines.local.watch import Watch
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
+from tests.interrupts import handler_at, interrupted_at, raising
 
 from .simulated_ranks import Choice
 from .test_ledger_properties import CHOICES, all_rules, log_of, plain
-
-
-class Interrupted(BaseException):
-    """What the handler raises."""
-
-
-@contextmanager
-def handler_at(instruction: int, handler: Callable[[], None]) -> Iterator[list[int]]:
-    """Calls it once, before that instruction of the package's code. Counts the instructions that there were."""
-    passed = [0]
-
-    def trace(frame: FrameType, kind: str, _: Any) -> Any:
-        if "/outpace/" not in frame.f_code.co_filename:
-            return None
-        frame.f_trace_opcodes = True
-        if kind == "opcode":
-            passed[0] += 1
-            if passed[0] == instruction:
-                sys.settrace(None)
-                handler()
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        yield passed
-    finally:
-        sys.settrace(before)
 
 
 class Reader:
@@ -93,7 +62,7 @@ class Reader:
             self.log.cut(len(events) * RECORD_BYTES)
 
     def look_interrupted_at(self, instruction: int) -> None:
-        with handler_at(instruction, raising), suppress(Interrupted):
+        with interrupted_at(instruction):
             self.watch.refresh()
 
     def close(self) -> None:
@@ -105,10 +74,6 @@ def folded(rules: Rules, events: list[Event]) -> Any:
     for event in events:
         ledger.apply(event)
     return plain(ledger)
-
-
-def raising() -> None:
-    raise Interrupted
 
 
 def instructions_of(rules: Rules, events: list[Event]) -> int:
