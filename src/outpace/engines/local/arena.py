@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 
+from outpace.engines.local import order
 from outpace.engines.local.layout import ArenaLayout
 from outpace.engines.local.life import Life
 from outpace.errors import ArenaFull, ArenaInvalid
@@ -171,6 +172,7 @@ class Memory:
     """The mapped arena."""
 
     def __init__(self, fd: int, layout: ArenaLayout) -> None:
+        order.take_part()
         self.layout = layout
         self._map = mmap.mmap(fd, layout.total_bytes)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from zlib import crc32
 
+from outpace.engines.local import order
 from outpace.errors import ArenaInvalid
 from outpace.protocol.events import Event
 
@@ -60,6 +61,14 @@ def decode(records: bytes) -> list[Event]:
     return events
 
 
+def append(fd: int, record: bytes) -> None:
+    """Shows one record to all who read that file. They see it after everything that this process did to shared memory
+    before, and before anything that it does there afterwards."""
+    order.before_showing()
+    os.write(fd, record)
+    order.before_showing()
+
+
 class Log:
     """One rank's view of the log: appends at the end, reads from any position, in bytes."""
 
@@ -73,7 +82,7 @@ class Log:
 
     def append(self, event: Event) -> None:
         """Adds an event. Takes about a microsecond and cannot be torn."""
-        os.write(self._fd, encode(event, self.now_ns()))
+        append(self._fd, encode(event, self.now_ns()))
 
     def has_news(self, position: int) -> bool:
         """Whether `read` would find anything there."""
