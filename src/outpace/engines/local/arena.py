@@ -14,7 +14,6 @@ import mmap
 import os
 import shutil
 import struct
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from outpace.engines.local import order
 from outpace.engines.local.layout import ArenaLayout
 from outpace.engines.local.life import Life
 from outpace.errors import ArenaFull, ArenaInvalid
+from outpace.free_memory import available_bytes
 
 MAGIC = b"outpace\0"
 LAYOUT_VERSION = 1
@@ -143,8 +143,8 @@ def read_header(fd: int, job: bytes | None = None) -> dict[str, Any]:
 
 def check_room(layout: ArenaLayout, kept: int) -> None:
     """Raises `ArenaFull` before anything is written, if the memory training needs is not there."""
-    need, room = layout.usual_bytes(kept), _available_bytes()
-    if need > room:
+    need, room = layout.usual_bytes(kept), available_bytes()
+    if room is not None and need > room:
         raise ArenaFull(
             f"training with {layout.world} ranks needs {_size(need)} of shared memory, and {_size(room)} are free: "
             f"one vector of {_size(layout.vector_bytes)} for each rank, {kept} + 2 for results, and two snapshots. "
@@ -238,20 +238,6 @@ def _sweep(base: Path) -> None:
             os.close(fd)
         if abandoned:
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _available_bytes() -> int:
-    """Memory that can still be used: what the system has free, or what the container may still take."""
-    free = sys.maxsize
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        free = min(free, int(text) - int(used.read_text()))
-    return free
 
 
 def _size(nbytes: int) -> str:

@@ -55,7 +55,7 @@ def _everywhere() -> None:
 
 @cache
 def _membarrier() -> Callable[[], int] | None:
-    """A barrier in every running thread of all processes that take part: `membarrier(2)`. None where that is missing."""
+    """A barrier in every running thread of all processes that take part: `membarrier(2)`. None where it is missing."""
     number = _SYS_MEMBARRIER.get(platform.machine()) if sys.platform.startswith("linux") else None
     if number is None:
         return None
