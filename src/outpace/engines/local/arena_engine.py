@@ -113,10 +113,13 @@ class ArenaEngine(ReplicaEngine):
         """Gives up this rank's life and its files. Pending work stays in the ledger."""
         if self._files is None:
             return
+        self._watch.close()
         self._holds.release()
-        arena.remove_directory(self._files, self.world)
-        self._files.close()
-        self._files = None  # type: ignore[assignment]
+        files, self._files = self._files, None  # type: ignore[assignment]
+        arena.remove_directory(files)
+        files.close()
+        self._views.clear()
+        self._memory.close()
 
     # -- the log ---------------------------------------------------------------------------------------------------
 

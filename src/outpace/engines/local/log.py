@@ -84,6 +84,10 @@ class Log:
         """Adds an event. Takes about a microsecond and cannot be torn."""
         append(self._fd, encode(event, self.now_ns()))
 
+    def close(self) -> None:
+        """Its file is about to be closed, and the number may be another file's then."""
+        self._fd = -1
+
     def has_news(self, position: int) -> bool:
         """Whether `read` would find anything there."""
         return bool(os.pread(self._fd, 1, position))

@@ -144,6 +144,12 @@ class Watch:
         """Takes in what was appended just now."""
         self.refresh()
 
+    def close(self) -> None:
+        """Reads no more. What was read can still be asked for."""
+        if self._fold.by:
+            self.refresh()
+        self.log.close()
+
     def _check(self) -> None:
         """Raises if no wait can come to a good end."""
         if self.ledger.below_quorum:
