@@ -51,9 +51,9 @@ def check_agreement(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> 
             )
     if mine[BUILD] != theirs.get(BUILD):
         log.warning(
-            "[rank %d] torch and processor are %s here, and %s where rank 0 is. outpace goes on, but replicas may come to "
-            "differ in their last bits, more so with every round. Use one torch everywhere, and set ATEN_CPU_CAPABILITY "
-            "to what all processors can do",
+            "[rank %d] torch and processor are %s here, and %s where rank 0 is. outpace goes on, but replicas may come "
+            "to differ in their last bits, more so with every round. Use one torch everywhere, and set "
+            "ATEN_CPU_CAPABILITY to what all processors can do",
             *(rank, mine[BUILD], theirs.get(BUILD)),
         )
 
