@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import os
 import sys
 
 _FIXED, _NO_RESERVE = 0x10, 0x4000  # MAP_FIXED and MAP_NORESERVE of Linux, which Python does not name
@@ -16,7 +17,9 @@ _EMPTY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
 
 
 def mapped(fd: int, nbytes: int) -> mmap.mmap:
-    """The file's first bytes, shared with all who map it. Raises OSError."""
+    """The file's first bytes, shared with all who map it. Raises OSError, and ValueError if there are not so many."""
+    if os.fstat(fd).st_size < nbytes:
+        raise ValueError(f"the arena should have {nbytes} bytes, and has {os.fstat(fd).st_size}")
     if sys.platform.startswith("linux"):
         try:
             room = mmap.mmap(-1, nbytes, _EMPTY)

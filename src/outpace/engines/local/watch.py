@@ -6,6 +6,7 @@ event means is the ledger's business.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from outpace.engines.local.life import Life
 from outpace.engines.local.log import READ_RECORDS, RECORD_BYTES, Log, LogCut
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.environment import cores
-from outpace.errors import BelowQuorum, TimedOut
+from outpace.errors import BelowQuorum, OutpaceError, TimedOut
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
@@ -146,8 +147,9 @@ class Watch:
 
     def close(self) -> None:
         """Reads no more. What was read can still be asked for."""
-        if self._fold.by:
-            self.refresh()
+        with contextlib.suppress(OutpaceError):  # a damaged log: then that is why it closes
+            if self._fold.by:
+                self.refresh()
         self.log.close()
 
     def _check(self) -> None:
