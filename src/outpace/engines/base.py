@@ -65,6 +65,7 @@ class Replica(Protocol):
     """One rank's model and optimizer, as an engine sees it."""
 
     version: int
+    is_torn: bool  #: interrupted while it changed: neither the old version nor the new one
 
     def deposit(
         self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None

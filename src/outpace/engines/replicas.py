@@ -297,7 +297,9 @@ class ReplicaEngine(SharingEngine):
             contents = self._load(latest.buffer)
             self._look()
             if contents is not None and self.ledger.snapshots.latest == latest:
+                self._replica.is_torn = True  # interrupted here, its weights are those of another version than it says
                 self._replica.adopt(contents)
                 self._replica.version = latest.version
                 self._replica.keep_only(self._steps_in(self.ledger.pending(self.rank)))
+                self._replica.is_torn = False
                 return

@@ -6,7 +6,8 @@ Owns orders of summation, the finite check and the clip factor. Knows rows only 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -133,6 +134,25 @@ class RowSums:
                 for c in self.chunks
             ]
         return self._matrices[key]
+
+
+@contextmanager
+def same_bits_with_any_threads(dtypes: Collection[torch.dtype]) -> Iterator[None]:
+    """Optimizer steps on such tensors in here do not depend on how many threads this process has.
+
+    Threads share a tensor out at places that are no multiples of a vector register. The few numbers left over on each
+    side are computed one by one, and where half types are concerned torch rounds those after every operation instead
+    of once. So a step on half types is taken by one thread, over whole tensors. Wider types give the same bits anyhow.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or all(dtype.itemsize >= 4 for dtype in dtypes):
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:

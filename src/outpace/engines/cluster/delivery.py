@@ -17,7 +17,7 @@ from outpace.engines.cluster.returning import Standing
 from outpace.engines.cluster.store_log import Entry
 from outpace.engines.local.bell import Bell
 from outpace.engines.local.holds import tag
-from outpace.engines.local.log import RECORD_BYTES, decode
+from outpace.engines.local.log import RECORD_BYTES, append, decode
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.engines.local.watch import Watch
 from outpace.errors import OutpaceError
@@ -85,7 +85,7 @@ class Delivery:
                 f"host {self._host} did not answer for so long that the others went on without it, and they have "
                 "finished training meanwhile. Their weights are the result; what this host computed since is lost"
             )
-        os.write(self._fd, record)
+        append(self._fd, record)
         self.position += RECORD_BYTES
         self._watch.refresh()
         ledger = self._watch.ledger

@@ -11,6 +11,7 @@ import os
 import struct
 from typing import NamedTuple
 
+from outpace.engines.local import order
 from outpace.engines.local.arena import Memory
 from outpace.engines.local.layout import ArenaLayout
 from outpace.errors import OutpaceError, StoreLost
@@ -87,6 +88,7 @@ class Desk:
         """The agent's last words: no rank of this host can go on."""
         words = why.encode()[:_MOST_WORDS]
         self._page[_WORDS : _WORDS + 4 + len(words)] = len(words).to_bytes(4, "little") + words
+        order.before_showing()
         self._numbers[0] = status
 
     def check(self, where: str) -> None:

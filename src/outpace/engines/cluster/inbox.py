@@ -10,7 +10,7 @@ import os
 
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.local.bell import Bell
-from outpace.engines.local.log import RECORD_BYTES, Log, encode, origins
+from outpace.engines.local.log import RECORD_BYTES, Log, append, encode, origins
 from outpace.protocol.events import Event
 
 NOBODY = 0  #: origin of what an agent appends
@@ -27,7 +27,7 @@ class Inbox:
 
     def put(self, event: Event, time_ns: int, origin: tuple[int, int] = (NOBODY, 0)) -> None:
         """Appends, and wakes the agent."""
-        os.write(self._fd, encode(event, time_ns, origin))
+        append(self._fd, encode(event, time_ns, origin))
         self._bell.ring()
 
     def read(self, position: int, records: int) -> bytes:

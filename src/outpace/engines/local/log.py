@@ -1,7 +1,7 @@
 """The log of one host: 64-byte records, each appended by one `write`, so that the kernel orders them.
 
-A record is there or it is not; a process stopped or killed while appending can hold nothing. Owns the encoding and
-the reading position; decides nothing.
+A record is there or it is not; a process stopped or killed while appending can hold nothing. Owns the encoding;
+decides nothing.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from zlib import crc32
 
+from outpace.engines.local import order
 from outpace.errors import ArenaInvalid
 from outpace.protocol.events import Event
 
@@ -60,13 +61,20 @@ def decode(records: bytes) -> list[Event]:
     return events
 
 
+def append(fd: int, record: bytes) -> None:
+    """Shows one record to all who read that file. They see it after everything that this process did to shared memory
+    before, and before anything that it does there afterwards."""
+    order.before_showing()
+    os.write(fd, record)
+    order.before_showing()
+
+
 class Log:
-    """One rank's view of the log: appends at the end, reads from its own position."""
+    """One rank's view of the log: appends at the end, reads from any position, in bytes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._cut = 0
-        self.position = 0  #: bytes read so far
 
     def now_ns(self) -> int:
         """The clock that events are timed by."""
@@ -74,15 +82,19 @@ class Log:
 
     def append(self, event: Event) -> None:
         """Adds an event. Takes about a microsecond and cannot be torn."""
-        os.write(self._fd, encode(event, self.now_ns()))
+        append(self._fd, encode(event, self.now_ns()))
 
-    def has_news(self) -> bool:
-        """Whether `read_new` would find anything."""
-        return bool(os.pread(self._fd, 1, self.position))
+    def close(self) -> None:
+        """Its file is about to be closed, and the number may be another file's then."""
+        self._fd = -1
 
-    def read_new(self) -> list[Event]:
-        """The next events. Whoever has folded one moves `position` on by a record, so that none can get lost."""
-        records = os.pread(self._fd, _READ_BYTES, self.position)
+    def has_news(self, position: int) -> bool:
+        """Whether `read` would find anything there."""
+        return bool(os.pread(self._fd, 1, position))
+
+    def read(self, position: int) -> list[Event]:
+        """The next events from there on, at most `READ_RECORDS`."""
+        records = os.pread(self._fd, _READ_BYTES, position)
         if not records:
             return []
         events = decode(records)
