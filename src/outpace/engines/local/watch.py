@@ -73,6 +73,7 @@ class Watch:
 
     def _read_new(self) -> list[Event]:
         """A rank that was away so long that its place in the log is gone takes the ledger from a snapshot first."""
+        began = time.monotonic()
         while True:
             try:
                 return self.log.read_new()
@@ -80,6 +81,12 @@ class Watch:
                 buffer = self._snapshots.hinted()
                 plain = None if buffer is None else self._snapshots.read_plain(buffer)
                 if plain is None:  # it is being overwritten, and a newer one is about to be hinted at
+                    if time.monotonic() - began > self._timeout_s:
+                        raise TimedOut(
+                            f"[rank {self.rank}] what this rank missed is no longer in the log, and no snapshot to go "
+                            f"on from was written within {self._timeout_s:.0f} s. See whether the other ranks of its "
+                            "host are stopped, or raise timeout_s"
+                        ) from None
                     time.sleep(SLICE_S)
                 else:
                     self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
