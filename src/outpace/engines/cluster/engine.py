@@ -54,7 +54,7 @@ class ClusterEngine(ArenaEngine):
             fds=files.fds,
         )
         keeper = Keeper(orders, desk, self._life, f"[rank {self.rank}, host {host}]")
-        log = SentLog(files.log, Inbox(files.inbox, desk), desk, self.rank)
+        log = SentLog(files.log, Inbox(files.inbox, desk), desk)
         rest = (self._snapshots, Bell(self._memory.word), self._life, self._faults, timeout_s)
         return ClusterWatch(keeper, self.rank, self.rules, log, *rest, host=host)
 

@@ -11,7 +11,6 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterator
 from zlib import crc32
 
 from outpace.engines.local import order
@@ -19,10 +18,8 @@ from outpace.errors import ArenaInvalid
 from outpace.protocol.events import Event
 
 RECORD_BYTES = 64
-# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum,
-# and between hosts who appended it, as its how-manieth
-_RECORD = struct.Struct("<BxHIQQIIddQIHH")
-_ORIGIN = struct.Struct("<HH")
+# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum
+_RECORD = struct.Struct("<BxHIQQIIddQI4x")
 _CHECKED_BYTES = 56
 READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a second read
 _READ_BYTES = RECORD_BYTES * READ_RECORDS
@@ -34,15 +31,10 @@ class LogCut(Exception):
     """The records wanted next were given back; whoever needs them adopts a snapshot."""
 
 
-def encode(event: Event, time_ns: int = 0, origin: tuple[int, int] = (0, 0)) -> bytes:
+def encode(event: Event, time_ns: int = 0) -> bytes:
     """An event as one record, with the time it is appended at."""
-    body = _RECORD.pack(*event[:-1], time_ns, 0, 0, 0)[:_CHECKED_BYTES]
-    return body + crc32(body).to_bytes(4, "little") + _ORIGIN.pack(*origin)
-
-
-def origins(records: bytes) -> Iterator[tuple[int, int]]:
-    """Who appended each record, and as its how-manieth."""
-    return (_ORIGIN.unpack_from(records, end - 4) for end in range(RECORD_BYTES, len(records) + 1, RECORD_BYTES))
+    body = _RECORD.pack(*event[:-1], time_ns, 0)[:_CHECKED_BYTES]
+    return body + crc32(body).to_bytes(4, "little") + bytes(4)
 
 
 def decode(records: bytes) -> list[Event]:
@@ -51,12 +43,12 @@ def decode(records: bytes) -> list[Event]:
     for fields in _RECORD.iter_unpack(records):
         if not fields[0]:
             raise LogCut  # a hole reads as zeros, and no event has kind 0
-        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-3]:
+        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-1]:
             raise ArenaInvalid(
                 "a record of the shared log is damaged: something else wrote into this job's memory. "
                 "Nothing was applied from it; restart from the last checkpoint"
             )
-        events.append(Event._make(fields[:-3]))
+        events.append(Event._make(fields[:-1]))
         start += RECORD_BYTES
     return events
 
@@ -69,12 +61,29 @@ def append(fd: int, record: bytes) -> None:
     order.before_showing()
 
 
+class Trimming:
+    """Gives back the memory of a file's beginning, which then reads as zeros."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._cut = 0
+
+    def cut(self, position: int) -> None:
+        """What lies before `position` is not needed any more."""
+        position -= position % 4096
+        if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate(self._fd, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(position))
+        self._cut = position
+
+
 class Log:
     """One rank's view of the log: appends at the end, reads from any position, in bytes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._cut = 0
+        self._trimming = Trimming(fd)
 
     def now_ns(self) -> int:
         """The clock that events are timed by."""
@@ -97,18 +106,8 @@ class Log:
         records = os.pread(self._fd, _READ_BYTES, position)
         if not records:
             return []
-        events = decode(records)
-        self._taken_in(records)
-        return events
-
-    def _taken_in(self, records: bytes) -> None:
-        """These are about to be folded."""
+        return decode(records)
 
     def cut(self, position: int) -> None:
         """Gives back the memory of records before `position`. Positions stay as they are."""
-        position -= position % 4096
-        if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
-            return
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.fallocate(self._fd, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(position))
-        self._cut = position
+        self._trimming.cut(position)

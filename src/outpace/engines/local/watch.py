@@ -116,13 +116,19 @@ class Watch:
 
     def _fold_of_snapshot(self) -> Fold:
         """For a rank that was away so long that its place in the log is gone, or whose fold was torn after it was."""
-        before = self._fold.ledger
+        before, began = self._fold.ledger, time.monotonic()
         while True:
             buffer = self._snapshots.hinted()
             plain = None if buffer is None else self._snapshots.read_plain(buffer)
             if plain is not None:
                 self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
                 return Fold(Ledger.from_state(before.rules, plain["ledger"], before.host), plain["position"])
+            if time.monotonic() - began > self._timeout_s:
+                raise TimedOut(
+                    f"[rank {self.rank}] what this rank missed is no longer in the log, and no snapshot to go on from "
+                    f"was written within {self._timeout_s:.0f} s. See whether the other ranks of its host are stopped, "
+                    "or raise timeout_s"
+                )
             time.sleep(SLICE_S)  # it is being overwritten, and a newer one is about to be hinted at
 
     def append(self, event: Event) -> None:
