@@ -98,7 +98,6 @@ def init(rank: int, init_method: str) -> None:
 
 
 def spawned_rank(rank: int, directory: str, init_method: str) -> None:
-    torch.set_num_threads(1)
     early = wrap(small_model(rank))
     init(rank, init_method)
     report = {
@@ -115,11 +114,10 @@ def spawned_rank(rank: int, directory: str, init_method: str) -> None:
 
 def spawned(directory: str, init_method: str) -> None:
     """As in many programs: torch's own launcher, and no variable that says who is who."""
-    mp.spawn(spawned_rank, (directory, init_method), WORLD)
+    start(spawned_rank, directory, init_method)
 
 
 def rank_on_a_machine(rank: int, directory: str, init_method: str) -> None:
-    torch.set_num_threads(1)
     environment.machine = lambda: f"machine-{rank % 2}"  # type: ignore[assignment]
     init(rank, init_method)
     leave(directory, train())
@@ -128,7 +126,12 @@ def rank_on_a_machine(rank: int, directory: str, init_method: str) -> None:
 
 def on_two_machines(directory: str, init_method: str) -> None:
     """Ranks 0 and 2 share one."""
-    mp.spawn(rank_on_a_machine, (directory, init_method), WORLD)
+    start(rank_on_a_machine, directory, init_method)
+
+
+def start(fn: Callable[..., None], *arguments: str) -> None:
+    """What mp.spawn does, without importing torch once more in each rank."""
+    mp.start_processes(fn, arguments, WORLD, start_method="fork")
 
 
 def alone(directory: str) -> None:
@@ -136,4 +139,5 @@ def alone(directory: str) -> None:
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)
     globals()[sys.argv[1]](*sys.argv[2:])
