@@ -23,7 +23,6 @@ from outpace.launching.leash import die_with_parent
 from outpace.launching.places import cause, environment_of, open_store
 from outpace.signals import ctrl_c_later
 
-
 log = logging.getLogger("outpace")
 
 _STARTED = b""  #: what a rank sends before it calls the function

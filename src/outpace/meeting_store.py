@@ -115,7 +115,8 @@ class MeetingStore:
     def _lost(self, why: Any) -> StoreLost:
         return StoreLost(
             f"{self._where} the store at {_named(self.address)}, through which ranks meet, cannot be reached ({why}). "
-            "See whether the process that holds it runs (torchrun on the first host, or rank 0), and whether its port is open"
+            "See whether the process that holds it runs (torchrun on the first host, or rank 0), and whether its port "
+            "is open"
         )
 
 
