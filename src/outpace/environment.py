@@ -115,10 +115,10 @@ def _facts(initialised: Group) -> dict[str, str]:
 def _world(said: Mapping[str, str]) -> int:
     world = _number(said, "WORLD_SIZE")
     if world is None:
-        several = [name for name in _OTHER_LAUNCHERS if said.get(name, "1") != "1"]
-        if several or "RANK" in said or (_number(said, "LOCAL_RANK") or 0) > 0:
-            names = (*several, *(name for name in ("RANK", "LOCAL_RANK") if name in said))
-            raise _missing("WORLD_SIZE", f"{' and '.join(f'{n}={said[n]}' for n in names)} says that there are others")
+        others = [name for name in ("RANK", "LOCAL_RANK") if (_number(said, name) or 0) > 0]
+        others += [name for name in _OTHER_LAUNCHERS if said.get(name, "1") != "1"]
+        if others:
+            raise _missing("WORLD_SIZE", f"{others[0]}={said[others[0]]} says that there are others")
         return 1
     if world < 1:
         raise OutpaceError(f"WORLD_SIZE={world}: a world has at least one rank; start with torchrun")
@@ -232,7 +232,7 @@ def _store_of(place: Place, timeout_s: float) -> MeetingStore | None:
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
     if missing and store_of_group() is None:
         raise OutpaceError(
-            f"{' and '.join(missing)} are not set, so the ranks cannot find each other. Start with "
+            f"{' and '.join(missing)} not set, so the ranks cannot find each other. Start with "
             "`torchrun --nproc-per-node N train.py`, or use outpace.spawn(fn, ranks)"
         )
     if not dist.is_available():
