@@ -17,8 +17,9 @@ from outpace.engines.base import Ticket, Work
 from outpace.engines.cluster.open import open_cluster
 from outpace.engines.local.open import open_local
 from outpace.engines.replicas import ReplicaEngine
-from outpace.environment import LOG_DIR, STRATEGY, whereami
+from outpace.environment import LOG_DIR, STRATEGY, Place, gather, place_of, refuse_late_group, whereami
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
+from outpace.leftover_ddp import refuse_ddp
 from outpace.microbatches import MicrobatchRound, rounds_of
 from outpace.observe.recorder import LogDir
 from outpace.observe.run_trace import RunTrace
@@ -77,19 +78,22 @@ class DistributedOptimizer(Optimizer):
             raise OutpaceError(f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
+        refuse_ddp(model, (p for group in optimizer.param_groups for p in group["params"]))
         self.inner = optimizer
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
         strategy = os.environ.get(STRATEGY) or strategy
         self._strategy = by_name(strategy)
         log_dir = os.environ.get(LOG_DIR) or log_dir
-        self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round)
+        place = whereami() if simulated_rank() is None else place_of(os.environ, None)
+        self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
         self._finished = False
         self._last = Ticket(0, 0, False, "nothing contributed yet")
         self._steps = 0
         self._round: MicrobatchRound | None = None
-        self._engine = _open(engine, self._replica, self._strategy, max_grad_norm, timeout_s)
+        self._engine = _open(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
+        self._is_first_step = True
         caveat = self._strategy.caveat(optimizer, self._engine.world)
         if caveat is not None and self._engine.rank == 0:
             log.warning("[rank 0] %s", caveat)
@@ -140,6 +144,8 @@ class DistributedOptimizer(Optimizer):
         ready = time.monotonic_ns()
         self._refuse_closure(closure)
         self._check_usable("step")
+        if self._is_first_step:
+            self._check_surroundings()
         is_loss_wanted = self._strategy.follows_loss or self._trace.is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         self._last = self._engine.run(self._computed_step, work)
@@ -343,6 +349,13 @@ class DistributedOptimizer(Optimizer):
                 "on weights the other ranks do not have. Call loss.backward() first, then step()"
             )
 
+    def _check_surroundings(self) -> None:
+        """What a script or a framework may have done since this optimizer was made. Costs too much for every step."""
+        if simulated_rank() is None:
+            refuse_late_group(self._engine.world)
+            refuse_ddp(None, self._replica.parameters)
+        self._is_first_step = False
+
     def _check_usable(self, call: str) -> None:
         if self._finished:
             raise Finished(f"{call}() after finish(): this rank has left training. Make a new DistributedOptimizer")
@@ -358,9 +371,13 @@ def _plain(loss: float | torch.Tensor | None) -> float | None:
 
 
 def _open(
-    engine: str, replica: OptimizerReplica, chosen: Strategy, max_grad_norm: float | None, timeout_s: float
+    engine: str,
+    place: Place,
+    replica: OptimizerReplica,
+    chosen: Strategy,
+    max_grad_norm: float | None,
+    timeout_s: float,
 ) -> ReplicaEngine:
-    place = whereami()
     if engine not in ENGINES:
         raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
     rules = replace(chosen.rules(place.world), strategy=repr(chosen))
@@ -368,15 +385,19 @@ def _open(
     simulated = simulated_rank()
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)
+    rules = replace(rules, **supervised.rules_of_launcher())
+    gathering = gather(place, timeout_s)
+    opening = open_local if _is_local(engine, gathering.place) else open_cluster
+    opened: ReplicaEngine = opening(replica, rules, gathering, max_grad_norm, timeout_s)
+    lifetimes.watch(opened)
+    supervised.tell("joined")
+    return opened
+
+
+def _is_local(engine: str, place: Place) -> bool:
     if engine == "local" and place.local_world != place.world:
         raise OutpaceError(
             f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
             'knows one machine only. Use engine="auto"'
         )
-    rules = replace(rules, **supervised.rules_of_launcher())
-    is_local = place.is_one_host if engine == "auto" else engine == "local"
-    opening = open_local if is_local else open_cluster
-    opened: ReplicaEngine = opening(replica, rules, place, max_grad_norm, timeout_s)
-    lifetimes.watch(opened)
-    supervised.tell("joined")
-    return opened
+    return place.is_one_host if engine == "auto" else engine == "local"

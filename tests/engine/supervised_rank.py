@@ -109,6 +109,16 @@ def always_raises() -> None:
     count(in_training=fail)
 
 
+def exits_with_3() -> None:
+    """Rank 1's first life ends in the middle of its training, with an exit code and without an exception to be seen."""
+
+    def leave(step: int) -> None:
+        if my_rank() == 1 and LIFE == 1 and step == TRAINED:
+            sys.exit(3)
+
+    count(in_training=leave)
+
+
 def two_optimizers() -> None:
     """A generator and a discriminator, say. Every life loads a checkpoint, as in scripts started again as a whole."""
     weights = [torch.nn.Parameter(torch.zeros(3)) for _ in range(2)]

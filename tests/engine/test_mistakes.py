@@ -16,6 +16,7 @@ from outpace.engines import agreement
 from outpace.engines.local import arena
 from outpace.engines.local.log import RECORD_BYTES, Log, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
+from outpace.launching.places import environment_of, open_store
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica
@@ -154,14 +155,15 @@ def test_ranks_without_a_launcher_are_told_how_to_start(monkeypatch):
         outpace.DistributedOptimizer(optimizer(), "eager-solo")
 
 
-@pytest.mark.parametrize(
-    ("engine", "message"), [("local", "the local engine knows one machine only"), ("auto", "MASTER_ADDR.* are not set")]
-)
-def test_ranks_on_several_hosts_are_told_what_is_missing(engine, message, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(outpace.OutpaceError, match=message):
-        outpace.DistributedOptimizer(optimizer(), "eager-solo", engine=engine)
+def test_ranks_on_several_hosts_are_told_what_is_missing(monkeypatch):
+    store = open_store()
+    for name, value in environment_of(0, 4, store.port, hosts=2).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(outpace.OutpaceError, match=r"4 ranks, 2 of them on this .* the local engine knows one machine"):
+        outpace.DistributedOptimizer(optimizer(), "eager-solo", engine="local")
+    monkeypatch.delenv("MASTER_ADDR")
+    with pytest.raises(outpace.OutpaceError, match="MASTER_ADDR not set"):
+        outpace.DistributedOptimizer(optimizer(), "eager-solo")
 
 
 @pytest.mark.parametrize(

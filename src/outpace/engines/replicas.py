@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 
 from outpace.engines.base import Contents, Notes, Replica, Result, Work
+from outpace.engines.company import Company
 from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.sums import weighted_sum
 from outpace.protocol.events import Kind
@@ -33,6 +34,7 @@ class ReplicaEngine(SharingEngine):
         super().__init__(rank, rules)
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._replica = replica
+        self._company = Company(rank)
 
     @property
     def version(self) -> int:
@@ -138,10 +140,17 @@ class ReplicaEngine(SharingEngine):
         self._leave_buffers(generation % 2)
         self._say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1, self.steps)
         purpose = "in synchronize() for every rank that has data left"
+        self._company.wait_begins(self.now_s())
+
+        def all_are_here() -> bool:
+            self._company.look(self.ledger, self.now_s())
+            return self.ledger.sync.generation > generation
+
         if resume_round is None:
-            await self._apply_while_waiting(lambda: self.ledger.sync.generation > generation, purpose)
+            await self._apply_while_waiting(all_are_here, purpose)
         else:  # nothing may be applied on top of a checkpoint
-            await self._until(lambda: self.ledger.sync.generation > generation, purpose)
+            await self._until(all_are_here, purpose)
+        self._company.all_have_met(self.ledger)
         self._go_on_from(self.ledger.sync.steps)
         if self.ledger.sync.resumed:
             self._replica.version = self.ledger.sync.version

@@ -27,7 +27,7 @@ from outpace.engines.cluster.starts import Start, hosts_of, start_of
 from outpace.engines.local.arena import Files
 from outpace.engines.local.open import Plan, plan_of
 from outpace.engines.local.rendezvous import Meeting
-from outpace.environment import Place, meeting_name, store_of
+from outpace.environment import Gathering
 from outpace.errors import OutpaceError
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.rules import Rules
@@ -38,13 +38,18 @@ _NONCE_BYTES = 32
 
 
 def open_cluster(
-    replica: OptimizerReplica, rules: Rules, place: Place, max_grad_norm: float | None, timeout_s: float
+    replica: OptimizerReplica, rules: Rules, gathering: Gathering, max_grad_norm: float | None, timeout_s: float
 ) -> ClusterEngine:
     """A running engine. Blocks until every rank of the world is there."""
     check_backend()
-    inner, number = store_of(place, timeout_s), meeting_name().partition("/")[2]
+    place, inner, number = gathering.place, gathering.store, gathering.name.partition("/")[2]
     if inner is None:
         raise OutpaceError('engine="cluster" needs more than one rank; start with torchrun or outpace.spawn')
+    if inner.address is None:
+        raise OutpaceError(
+            f"{place.name} the ranks run on several machines, and torch.distributed was initialised with a file, which "
+            "agents cannot meet through. Set MASTER_ADDR and MASTER_PORT on all of them: rank 0's host and a free port"
+        )
     given = os.environ.get(TOKEN, "")
     start = start_of(inner, hmac.digest(given.encode(), number.encode(), "sha256"), number, place, timeout_s)
     name, store, hosts = start.name, start.store, hosts_of(start)
