@@ -34,7 +34,7 @@ class ReplicaEngine(SharingEngine):
         super().__init__(rank, rules)
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._replica = replica
-        self._base: SnapshotPlace | None = None  # what this rank began with
+        self._base: SnapshotPlace | None = None  # what this replica was last made from
 
     @property
     def version(self) -> int:
@@ -162,15 +162,12 @@ class ReplicaEngine(SharingEngine):
         If others have done so, or train already, this rank becomes what they are.
         """
         self._look()
-        is_first = self.ledger.snapshots.latest == self._base and not self._has_trained()
+        has_trained = self.came_late or self.ledger.complete > self._replica.version
+        is_first = not has_trained and self.ledger.snapshots.latest == self._base
         if is_first:
             await self._write_snapshot(anew=True)
-        if self.ledger.snapshots.latest != self._base or not is_first:
+        if not is_first or self.ledger.snapshots.latest != self._base:
             await self.take_up()
-
-    def _has_trained(self) -> bool:
-        """Whether anybody went on from what this rank began with."""
-        return self.came_late if self.rules.publishes else self.ledger.complete > self._replica.version
 
     def resume_steps(self, steps: int) -> None:
         """Goes on counting this rank's steps from a checkpoint."""
@@ -250,8 +247,8 @@ class ReplicaEngine(SharingEngine):
         while self._replica.version < version:
             ahead = self.ledger.snapshots.latest
             mine = self._replica.version
-            if self._began_otherwise():
-                await self.take_up()
+            if self._is_superseded():
+                await self._adopt(at_least=mine)
                 continue
             record = self.ledger.completed.get(mine) if self.ledger.has_result(mine) else None
             if (ahead is not None and mine + REPLAY_AT_MOST < ahead.version <= version) or record is None:
@@ -263,8 +260,8 @@ class ReplicaEngine(SharingEngine):
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
-    def _began_otherwise(self) -> bool:
-        """Whether this rank has applied nothing yet and there is another snapshot: it may be of loaded weights."""
+    def _is_superseded(self) -> bool:
+        """Whether nothing was applied to a snapshot yet and there is another: that may be of weights loaded since."""
         base = self._base
         return base is not None and base.version == self._replica.version and base != self.ledger.snapshots.latest
 
@@ -327,6 +324,6 @@ class ReplicaEngine(SharingEngine):
             self._look()
             if contents is not None and self.ledger.snapshots.latest == latest:
                 self._replica.adopt(contents, latest.version, is_beginning)
-                self._base = latest if is_beginning else self._base
+                self._base = latest
                 self._replica.keep_only(self._steps_in(self.ledger.pending(self.rank)))
                 return
