@@ -1,4 +1,4 @@
-"""Who trains a parameter: one optimizer, and nobody else's snapshots write it. All in simulated time, in one process."""
+"""Who trains a parameter: one optimizer, and nobody else's snapshots write it. In simulated time."""
 
 from __future__ import annotations
 
