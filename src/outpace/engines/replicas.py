@@ -262,8 +262,10 @@ class ReplicaEngine(SharingEngine):
 
     def _is_superseded(self) -> bool:
         """Whether nothing was applied to a snapshot yet and there is another: that may be of weights loaded since."""
-        base = self._base
-        return base is not None and base.version == self._replica.version and base != self.ledger.snapshots.latest
+        base, latest, version = self._base, self.ledger.snapshots.latest, self._replica.version
+        if base is None or latest is None or base == latest:
+            return False
+        return base.version == version <= latest.version
 
     def _snapshot_version(self) -> int:
         latest = self.ledger.snapshots.latest
