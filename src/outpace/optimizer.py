@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -16,14 +16,17 @@ from outpace import lifetimes, supervised
 from outpace.engines.base import Ticket, Work
 from outpace.engines.cluster.open import open_cluster
 from outpace.engines.local.open import open_local
-from outpace.engines.replicas import ReplicaEngine
+from outpace.engines.replicas import ReplicaEngine, T
 from outpace.environment import LOG_DIR, STRATEGY, Place, gather, place_of, refuse_late_group, whereami
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
+from outpace.foreign_writes import ForeignWrites
 from outpace.leftover_ddp import refuse_ddp
 from outpace.microbatches import MicrobatchRound, rounds_of
+from outpace.model_buffers import ModelBuffers
 from outpace.observe.recorder import LogDir
 from outpace.observe.run_trace import RunTrace
 from outpace.observe.stats import Stats, stats_of
+from outpace.position import Position
 from outpace.replica import OptimizerReplica, RoundHook
 from outpace.simulation.own_loop import simulated_rank
 from outpace.strategies import Strategy
@@ -47,6 +50,7 @@ class DistributedOptimizer(Optimizer):
     optimizer: the optimizer to wrap; use only the wrapper afterwards.
     strategy: a name, with options ("eager:quorum=3,late=carry"), or an object (`outpace.Eager(quorum="majority")`).
     model: gives parameters their names, and lets buffers (BatchNorm) be shared at the start and at `synchronize()`.
+    buffers: what becomes of them when all ranks meet, where the usual rule does not fit: {"*.queue": "own"}.
     engine: "local" (all ranks on this machine), "cluster" (several machines), or "auto" for what torchrun says.
     max_grad_norm: clips the averaged gradient, the same on all ranks.
     timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
@@ -69,6 +73,7 @@ class DistributedOptimizer(Optimizer):
         model: torch.nn.Module | None = None,
         engine: str = "auto",
         *,
+        buffers: Mapping[str, str] | None = None,
         max_grad_norm: float | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_round: RoundHook | None = None,
@@ -88,6 +93,7 @@ class DistributedOptimizer(Optimizer):
         self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
+        self._replica.model_buffers = ModelBuffers(model, buffers)
         self._finished = False
         self._last = Ticket(0, 0, False, "nothing contributed yet")
         self._steps = 0
@@ -98,6 +104,8 @@ class DistributedOptimizer(Optimizer):
         if caveat is not None and self._engine.rank == 0:
             log.warning("[rank 0] %s", caveat)
         self._trace.start(self._engine, self._replica.parameters, strategy)
+        self._position = Position(self._strategy, self._engine, self._replica)
+        self._foreign_writes = ForeignWrites(self._engine, self._replica, self._strategy.sends_gradients)
 
     # -- being an optimizer ----------------------------------------------------------------------------------------
 
@@ -148,7 +156,7 @@ class DistributedOptimizer(Optimizer):
             self._check_surroundings()
         is_loss_wanted = self._strategy.follows_loss or self._trace.is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
-        self._last = self._engine.run(self._computed_step, work)
+        self._last = self._run(self._computed_step, work)
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()
         self._engine.begin_computing()
@@ -175,7 +183,7 @@ class DistributedOptimizer(Optimizer):
         For a checkpoint that all ranks can go on from exactly, call `synchronize()` first, or use
         `outpace.TrainingState`.
         """
-        return {**self.inner.state_dict(), "outpace": self._position()}
+        return {**self.inner.state_dict(), "outpace": self._position.state(self._steps)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a checkpoint. All ranks must call it; waits for them, and ends with equal replicas.
@@ -188,7 +196,7 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
         if self._engine.came_late:
-            self._engine.run(self._engine.take_up)
+            self._run(self._engine.take_up)
             return
         position = state_dict.get("outpace")
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
@@ -196,9 +204,10 @@ class DistributedOptimizer(Optimizer):
             self._replica.hyper = position["hyper"].encode()
             self._steps = position["steps"]
             self._engine.resume_steps(position["steps"])
-        self._engine.run(self._engine.synchronize, 0 if position is None else position["version"])
+        self._run(self._engine.synchronize, 0 if position is None else position["version"])
         if position is not None:
-            self._take_up(position)
+            self._position.take_up(position)
+        self._foreign_writes.begin()
         self._trace.synchronized(began)
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
@@ -231,8 +240,8 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("synchronize")
         began = time.monotonic_ns()
         self._trace.pausing("synchronize", began)
-        self._engine.run(self._strategy.meet, self._engine)
-        self._engine.run(self._engine.synchronize)
+        self._run(self._strategy.meet, self._engine)
+        self._run(self._engine.synchronize)
         self._trace.synchronized(began)
 
     def finish(self) -> None:
@@ -248,6 +257,7 @@ class DistributedOptimizer(Optimizer):
         self._finished = True
         lifetimes.forget(self._engine)
         self._engine.close()
+        self._replica.release()
         supervised.tell("finished")
         self._trace.close(began)
 
@@ -270,6 +280,7 @@ class DistributedOptimizer(Optimizer):
             self._finished = True
             lifetimes.forget(self._engine)
             self._engine.close()
+            self._replica.release()
             self._trace.close()
 
     def __reduce__(self) -> NoReturn:
@@ -287,6 +298,12 @@ class DistributedOptimizer(Optimizer):
 
     # -- details ---------------------------------------------------------------------------------------------------
 
+    def _run(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Runs a call of the engine or the strategy: what it writes into the weights is known to everybody."""
+        result = self._engine.run(call, *arguments)
+        self._foreign_writes.renew()
+        return result
+
     async def _computed_step(self, work: Work) -> Ticket:
         """The time of computing has passed where a round ended early."""
         if self._round is None or not self._round.is_over:
@@ -295,7 +312,7 @@ class DistributedOptimizer(Optimizer):
 
     def _boundary(self, batches: MicrobatchRound) -> After:
         """Between two micro-batches."""
-        after = self._engine.run(self._computed_microbatch, batches)
+        after = self._run(self._computed_microbatch, batches)
         if self._engine.rules.cumulative:
             self.zero_grad()  # what was computed is with the others, and what comes is added to it there
         return after
@@ -323,25 +340,6 @@ class DistributedOptimizer(Optimizer):
             return Work(count)
         return Work(count, 1.0 / batches.done, share=batches.done / batches.planned)
 
-    def _take_up(self, position: dict[str, Any]) -> None:
-        """What a rank has still to give is given again by that rank alone, also where all load one rank's file."""
-        is_own, extra = position["rank"] == self._engine.rank, position["extra"]
-        for pending in position["pending"] if is_own else []:
-            self._engine.run(self._engine.give_again, pending)
-        self._replica.load_extra_state(extra if is_own else {**extra, "codec": {}})
-
-    def _position(self) -> dict[str, Any]:
-        return {
-            "format": 1,
-            "rank": self._engine.rank,
-            "strategy": repr(self._strategy),
-            "version": self._replica.version,
-            "steps": self._steps,
-            "hyper": self._replica.hyper.decode(),
-            "pending": self._engine.pending(),
-            "extra": self._replica.extra_state(),
-        }
-
     def _refuse_closure(self, closure: object) -> None:
         if closure is not None:
             raise TypeError(
@@ -364,6 +362,8 @@ class DistributedOptimizer(Optimizer):
                 f"{call}(): this rank was interrupted while it applied round {self._replica.version}, so its weights "
                 "are those of no version. The other ranks go on; make a new DistributedOptimizer to take up theirs"
             )
+        if call != "load_state_dict":
+            self._foreign_writes.heed()
 
 
 def _plain(loss: float | torch.Tensor | None) -> float | None:

@@ -23,7 +23,9 @@ def description_of(
     """Plain values by which ranks compare model, optimizer and rules."""
     return {
         "parameters": vector.describe(),
-        "buffers": [[f"buffer {i}", list(b.shape), str(b.dtype)] for i, b in enumerate(replica.meeting())],
+        "others": [[name, list(p.shape), str(p.dtype)] for name, p in replica.named_others()],
+        "buffers": replica.model_buffers.describe(),
+        "buffer_rules": replica.model_buffers.rules,
         "optimizer": type(replica.inner).__name__,
         "groups": [len(group["params"]) for group in replica.inner.param_groups],
         "max_grad_norm": max_grad_norm,
@@ -34,7 +36,7 @@ def description_of(
 
 def check_agreement(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> None:
     """Refuses a rank whose model, optimizer or rules differ, naming the first difference. Warns where bits may."""
-    for part in ("parameters", "buffers"):
+    for part in ("parameters", "others", "buffers"):
         for index in range(max(len(mine[part]), len(theirs[part]))):
             here = mine[part][index] if index < len(mine[part]) else None
             there = theirs[part][index] if index < len(theirs[part]) else None

@@ -18,6 +18,7 @@ from outpace.engines.sums import weighted_sum
 from outpace.protocol.events import Kind
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
+from outpace.protocol.snapshots import SnapshotPlace
 
 OVERDUE_S = 0.1  #: a snapshot due for so long, which nobody writes, is written by whoever waits
 WRITING_S = 2.0  #: so is one that somebody has been writing for so long: that rank may be stopped
@@ -35,6 +36,7 @@ class ReplicaEngine(SharingEngine):
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._replica = replica
         self._company = Company(rank)
+        self._base: SnapshotPlace | None = None  # what this replica was last made from
 
     @property
     def version(self) -> int:
@@ -104,7 +106,7 @@ class ReplicaEngine(SharingEngine):
                 await self._write_snapshot()
             else:
                 await self._until(lambda: self._snapshot_version() >= 0 or self._is_first(), "for the first weights")
-        await self._adopt(at_least=0)
+        await self._adopt(at_least=0, is_beginning=True)
 
     def _is_first(self) -> bool:
         """Whether this rank's weights are those that all begin from. Not if another host has a snapshot already."""
@@ -161,7 +163,20 @@ class ReplicaEngine(SharingEngine):
 
     async def take_up(self) -> None:
         """Becomes what the others are, whatever was loaded meanwhile."""
-        await self._adopt(at_least=0)
+        await self._adopt(at_least=0, is_beginning=True)
+
+    async def begin_with_own(self) -> None:
+        """Weights were loaded since this rank began, and before it contributed: makes them what all begin with.
+
+        If others have done so, or train already, this rank becomes what they are.
+        """
+        self._look()
+        has_trained = self.came_late or self.ledger.complete > self._replica.version
+        is_first = not has_trained and self.ledger.snapshots.latest == self._base
+        if is_first:
+            await self._write_snapshot(anew=True)
+        if not is_first or self.ledger.snapshots.latest != self._base:
+            await self.take_up()
 
     def resume_steps(self, steps: int) -> None:
         """Goes on counting this rank's steps from a checkpoint."""
@@ -241,6 +256,9 @@ class ReplicaEngine(SharingEngine):
         while self._replica.version < version:
             ahead = self.ledger.snapshots.latest
             mine = self._replica.version
+            if self._is_superseded():
+                await self._adopt(at_least=mine)
+                continue
             record = self.ledger.completed.get(mine) if self.ledger.has_result(mine) else None
             if (ahead is not None and mine + REPLAY_AT_MOST < ahead.version <= version) or record is None:
                 await self._adopt(at_least=mine + 1)
@@ -250,6 +268,13 @@ class ReplicaEngine(SharingEngine):
                 await self._write_snapshot()
 
     # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def _is_superseded(self) -> bool:
+        """Whether nothing was applied to a snapshot yet and there is another: that may be of weights loaded since."""
+        base, latest, version = self._base, self.ledger.snapshots.latest, self._replica.version
+        if base is None or latest is None or base == latest:
+            return False
+        return base.version == version <= latest.version
 
     def _snapshot_version(self) -> int:
         latest = self.ledger.snapshots.latest
@@ -286,18 +311,21 @@ class ReplicaEngine(SharingEngine):
         waiting = sorted({c.rank for c in record.contributions if of[c.rank] == here and self.ledger.waits(c)})
         return bool(waiting) and waiting[record.number % len(waiting)] == self.rank
 
-    async def _write_snapshot(self) -> None:
+    async def _write_snapshot(self, anew: bool = False) -> None:
+        """`anew`: it takes the place of one of the same version, if no round went on from that yet."""
         buffer = self.ledger.snapshots.free_buffer(self.rank)
         self._say(Kind.CLAIM, place=buffer)
         if self.ledger.snapshots.claims.get(buffer) != (self.rank, self.incarnation):
             return  # another rank was quicker; its snapshot serves as well
         version, position = self._replica.version, self._position()
         await self._save(buffer, position)
-        self._say(Kind.SNAPSHOT, position, version, buffer)
+        self._say(Kind.SNAPSHOT, position, version, buffer, samples=float(anew))
         if self.ledger.snapshots.latest == (buffer, version, position):
             self._saved(buffer, position)
+            if anew:
+                self._base = self.ledger.snapshots.latest
 
-    async def _adopt(self, at_least: int) -> None:
+    async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
         """Becomes the latest snapshot of at least that version, waiting for one if need be."""
         while True:
             await self._until(lambda: self._snapshot_version() >= at_least, "for a snapshot to catch up with")
@@ -306,9 +334,7 @@ class ReplicaEngine(SharingEngine):
             contents = self._load(latest.buffer)
             self._look()
             if contents is not None and self.ledger.snapshots.latest == latest:
-                self._replica.is_torn = True  # interrupted here, its weights are those of another version than it says
-                self._replica.adopt(contents)
-                self._replica.version = latest.version
+                self._replica.adopt(contents, latest.version, is_beginning)
+                self._base = latest
                 self._replica.keep_only(self._steps_in(self.ledger.pending(self.rank)))
-                self._replica.is_torn = False
                 return

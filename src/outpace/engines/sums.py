@@ -42,8 +42,8 @@ class RowSums:
         self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
         self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         scratch = {
-            dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=accumulator(dtype))
-            for dtype in {c.dtype for c in chunks}
+            dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=wide, device="cpu")
+            for dtype, wide in {c.dtype: accumulator(c.dtype) for c in chunks}.items()
         }
         self._scratch = [scratch[c.dtype][: c.elements] for c in chunks]  # per chunk, in the same memory
 
@@ -183,21 +183,6 @@ def split_meta(blob: bytes) -> tuple[bytes, bytes]:
 def meta_of(record: Round, blob: bytes) -> tuple[bytes, bytes]:
     """What goes with a round's result. One that was refused whole has none: its slot still holds an older round's."""
     return split_meta(blob) if record.contributions else (b"", b"")
-
-
-def average_buffers(buffers: Sequence[torch.Tensor], rows: Sequence[Sequence[torch.Tensor]]) -> None:
-    """Mean of what floats; maximum of what counts (`num_batches_tracked`). Same bits on every rank."""
-    for index, mine in enumerate(buffers):
-        if mine.is_floating_point():
-            wide = torch.zeros(mine.shape, dtype=torch.float64)
-            for row in rows:
-                wide += row[index]
-            mine.copy_(wide / len(rows))
-        elif not mine.is_complex():
-            most = rows[0][index].clone()
-            for row in rows[1:]:
-                most = torch.maximum(most, row[index])
-            mine.copy_(most)
 
 
 @torch.no_grad()

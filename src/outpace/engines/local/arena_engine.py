@@ -228,8 +228,7 @@ class ArenaEngine(ReplicaEngine):
         self._buffers.write(place, self.rank, self._replica.meeting())
 
     def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
-        self._buffers.average(place, ranks, self._replica.meeting())
-        self._replica.met()
+        self._replica.meet([self._buffers.read(place, rank) for rank in sorted(ranks)])
 
     def _assist(self) -> bool:
         """Moves the run along while waiting. True if that changed something worth another look."""
