@@ -4,12 +4,13 @@ from outpace.simulation.run import Timing
 from outpace.simulation.scenario import Scenario
 from outpace.simulation.standing import BASELINE, Standing
 from outpace.simulation.timing import full_round_s, ideal_throughput, mean_compute_s, simulate_timing
-from outpace.simulation.training import LossPoint, Training, simulate_training
+from outpace.simulation.training import LossPoint, ScorePoint, Training, simulate_training
 
 __all__ = [
     "BASELINE",
     "LossPoint",
     "Scenario",
+    "ScorePoint",
     "Standing",
     "Timing",
     "Training",
