@@ -1,7 +1,7 @@
 """A digest of the code that a simulated training runs through, so that a kept run is used for as long as it is true.
 
-Followed are imports, from what is simulated and from the modules that a strategy is written in. Strategies are known to
-the simulation by name alone, so that a change of one leaves the runs of the others. Comments and docstrings do not count.
+Imports are followed, from what is simulated and from the modules that a strategy is written in. The simulation knows
+strategies by name alone: a change of one leaves the runs of the others. Comments and docstrings do not count.
 """
 
 from __future__ import annotations
@@ -69,10 +69,9 @@ def _tree(module: str) -> str:
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and ast.get_docstring(
-            node
-        ):
+        if isinstance(node, documented) and ast.get_docstring(node) is not None:
             node.body = node.body[1:]
     return tree
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,7 @@ class Sines(Workload):
         """Four linear layers."""
         with seeded(f"sines/{self.seed}/model"):
             layers: list[nn.Module] = []
-            for inner, outer in zip(LAYERS, LAYERS[1:], strict=False):
+            for inner, outer in pairwise(LAYERS):
                 layers += [nn.Linear(inner, outer), nn.ReLU()]
             return nn.Sequential(*layers[:-1])
 
