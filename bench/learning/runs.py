@@ -101,7 +101,9 @@ def all_made(jobs: Sequence[Job], workers: int, tell: Callable[[Job], None]) -> 
             found[job] = kept
             tell(job)
     with _pool(min(workers, len(missing))) as results:
-        for key, record in results(_make_and_keep, [(key, alike[0]) for key, alike in missing.items()]):
+        for key, record in results(_make, [(key, alike[0]) for key, alike in missing.items()]):
+            if "failed" not in record:
+                _keep(key, missing[key][0], record)
             for job in missing[key]:
                 found[job] = record
                 tell(job)
@@ -125,18 +127,21 @@ def _begin_worker() -> None:
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
 
 
-def _make_and_keep(asked: tuple[str, Job]) -> tuple[str, Record]:
+def _make(asked: tuple[str, Job]) -> tuple[str, Record]:
     key, job = asked
     try:
-        record = made(job)
+        return key, made(job)
     except Exception as failure:  # one run that fails must not cost the others; it is made again next time
         return key, {"failed": f"{type(failure).__name__}: {failure}"}
+
+
+def _keep(key: str, job: Job, record: Record) -> None:
+    """At once: whoever is interrupted leaves the whole file or none."""
     path = _path(key)
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_suffix(f".{os.getpid()}")
     beside.write_text(json.dumps({"job": [job.cell.name, job.strategy, job.seed], **record}), encoding="utf-8")
     os.replace(beside, path)
-    return key, record
 
 
 def _read(key: str) -> Record | None:
