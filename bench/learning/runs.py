@@ -16,6 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Job:
             "another": self.in_another_order,
             "assumed": [SHARED_DATA, NETWORK, MICROBATCHES],
             "torch": torch.__version__,
-            "code": [inspect.getsource(made), code_of(type(chosen))],
+            "code": [_how(), code_of(type(chosen))],
         }
         return digest(json.dumps(given))
 
@@ -94,9 +95,10 @@ def all_made(jobs: Sequence[Job], workers: int, tell: Callable[[Job], None]) -> 
     found: dict[Job, Record] = {}
     missing: dict[str, list[Job]] = {}
     for job in jobs:
-        kept = _read(job.key())
+        key = job.key()
+        kept = _read(key)
         if kept is None:
-            missing.setdefault(job.key(), []).append(job)
+            missing.setdefault(key, []).append(job)
         else:
             found[job] = kept
             tell(job)
@@ -107,7 +109,12 @@ def all_made(jobs: Sequence[Job], workers: int, tell: Callable[[Job], None]) -> 
             for job in missing[key]:
                 found[job] = record
                 tell(job)
-    return found
+    return {job: found[job] for job in jobs}
+
+
+@cache
+def _how() -> str:
+    return inspect.getsource(made)
 
 
 @contextmanager

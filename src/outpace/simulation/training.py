@@ -115,9 +115,7 @@ class _TrainingRun(Run[TrainingEngine]):
         self._schedulers = [schedule(optimizer) for optimizer in optimizers] if schedule is not None else []
         self._evaluations = evaluations
         self._curve = [ScorePoint(0.0, 0.0, workload.score(self._models[0]))] if evaluations else []
-        replicas = [
-            chosen.replica(optimizer, model) for optimizer, model in zip(optimizers, self._models, strict=True)
-        ]
+        replicas = [chosen.replica(optimizer, model) for optimizer, model in zip(optimizers, self._models, strict=True)]
         rules = chosen.rules(scenario.ranks)
         tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
         world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
