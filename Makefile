@@ -8,12 +8,13 @@
 # make bench   speed beside Gloo, Open MPI and DDP in one run, into docs/benchmarks.md; ARGS="--only skew" one section, ARGS=--help
 # make guard   whether a round has become slower, by ratios within one run; under a minute
 # make scaling up to 256 hosts of 8 ranks in simulated time, with this machine's store, into docs/scaling.md; some minutes
+# make learning whether every strategy learns as well as if all had waited, and how soon, into docs/learning.md; an hour or two, kept by cell; ARGS=--quick some minutes
 # make results the papers' figures beside ours, accuracy and races, for docs/results.md; more than an hour
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-network lint format fuzz soak mutants bench guard scaling results clean
+.PHONY: demo test test-network lint format fuzz soak mutants bench guard scaling learning results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
@@ -52,6 +53,9 @@ guard: .venv/ready
 
 scaling: .venv/ready
 	$(BIN)/python -m bench.scaling $(ARGS)
+
+learning: .venv/ready
+	$(BIN)/python -m bench.learning $(ARGS)
 
 results: .venv/ready
 	$(BIN)/python bench/published.py

@@ -13,7 +13,7 @@ from outpace.engines.base import Result, Work, run
 from outpace.engines.cluster.open import open_cluster
 from outpace.engines.local.arena_engine import ArenaEngine
 from outpace.engines.local.open import open_local
-from outpace.environment import whereami
+from outpace.environment import gather, whereami
 from outpace.replica import OptimizerReplica
 from outpace.strategies import strategy
 
@@ -49,13 +49,14 @@ class BareRank:
     """A running engine, and one whole step on it."""
 
     def __init__(self, elements: int, choice: str, deposits: bool) -> None:
-        place = whereami()
+        gathering = gather(whereami(), TIMEOUT_S)
+        place = gathering.place
         self._strategy = strategy(choice)
         self.replica = BareReplica(elements, deposits)
         self._warm_up = WARM_UP * place.local_world
         rules = self._strategy.rules(place.world)
         opening = open_local if place.is_one_host else open_cluster
-        self.engine: ArenaEngine = opening(self.replica, rules, place, None, TIMEOUT_S)
+        self.engine: ArenaEngine = opening(self.replica, rules, gathering, None, TIMEOUT_S)
 
     def step(self) -> None:
         run(self._strategy.step(self.engine, Work()))

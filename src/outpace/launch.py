@@ -25,6 +25,9 @@ from outpace.signals import ctrl_c_later
 
 log = logging.getLogger("outpace")
 
+_STARTED = b""  #: what a rank sends before it calls the function
+_GUARD = 'if __name__ == "__main__":'
+
 
 def spawn(
     fn: Callable[..., Any],
@@ -39,17 +42,26 @@ def spawn(
     ranks are ended; so they are when this call is interrupted. Each process finds RANK, WORLD_SIZE and the rest in
     its environment, as under torchrun, and may use `torch.distributed` too. With `hosts`, the ranks count as those of
     so many machines and meet as machines do: through the loopback network, not through shared memory.
+
+    Ranks import the script that calls this, so it must do so under `if __name__ == "__main__":`. A function that is
+    typed into a notebook or a shell cannot be imported; its ranks are forked, and compute in one thread each.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise OutpaceError(
+            f"outpace.spawn was called again by a rank, which is importing the script to find its function in. Put the "
+            f"call, and all that only the launcher is to do, under `{_GUARD}`"
+        )
     if not isinstance(ranks, int) or ranks < 1:
         raise OutpaceError(f"spawn(ranks={ranks!r}): at least one rank is needed")
     if not isinstance(hosts, int) or not 1 <= hosts <= ranks:
         raise OutpaceError(f"spawn(ranks={ranks}, hosts={hosts!r}): every host needs at least one rank")
     context = _context(fn)
+    threads = _threads_after_fork(env) if context.get_start_method() == "fork" else {}
     store = open_store()
     children: list[_Child] = []
     try:
         for rank in range(ranks):
-            environment = environment_of(rank, ranks, store.port, hosts) | (env or {})
+            environment = environment_of(rank, ranks, store.port, hosts) | (env or {}) | threads
             children.append(_start(context, fn, args, rank, environment))
         return _gather(children)
     finally:
@@ -60,17 +72,31 @@ def spawn(
 class _Child:
     def __init__(self, process: Any, pipe: Connection, rank: int) -> None:
         self.process, self.pipe, self.rank = process, pipe, rank
+        self.has_started = False  #: its process has come as far as to call the function
 
 
 def _context(fn: Callable[..., Any]) -> Any:
-    """Children from a server that has imported torch once. A function typed into a notebook needs a plain fork."""
-    main = sys.modules.get("__main__")
-    if fn.__module__ == "__main__" and not hasattr(main, "__file__"):
+    """Children from a server that has imported torch once. A function that is in no file needs a plain fork."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    is_piped = script is not None and not os.path.exists(script)  # it is "<stdin>", which no rank could import
+    if is_piped or (script is None and fn.__module__ == "__main__"):
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["outpace.preload"])
     _start_server_deaf_to_ctrl_c()
     return context
+
+
+def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
+    """One thread: OpenMP's own do not survive a fork, and whoever counts on them waits for ever."""
+    asked = (env or {}).get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "1")
+    if asked != "1":
+        log.warning(
+            "OMP_NUM_THREADS=%s, but ranks whose function or script is in no file are forked, and compute in one "
+            "thread each. Put the function into a module, and call outpace.spawn from a script or a notebook",
+            asked,
+        )
+    return {"OMP_NUM_THREADS": "1"}
 
 
 def _start_server_deaf_to_ctrl_c() -> None:
@@ -94,6 +120,7 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears Ctrl-C and ends us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(environment)
+    pipe.send_bytes(_STARTED)
     import torch
 
     from outpace import lifetimes
@@ -117,14 +144,18 @@ def _gather(children: list[_Child]) -> list[Any]:
     while running:
         ready = wait([end for child in running for end in (child.pipe, child.process.sentinel)])
         for child in [c for c in running if c.pipe in ready or c.process.sentinel in ready]:
+            answer = _answer(child)
+            if answer == _STARTED:
+                child.has_started = True
+                continue
             running.remove(child)
-            try:
-                good, value = pickle.loads(_answer(child))
-            except EOFError:
+            if answer is None:
                 child.process.join()
+                _check_started(child)
                 killed.append(f"rank {child.rank} ended with {cause(child.process.exitcode)}")
                 log.warning("%s; the others go on if their strategy allows it", killed[-1])
                 continue
+            good, value = pickle.loads(answer)
             if not good:
                 before = f" (before that, {'; '.join(killed)})" if killed else ""
                 raise RankFailed(f"rank {child.rank} raised{before}: {value}", child.rank)
@@ -134,11 +165,23 @@ def _gather(children: list[_Child]) -> list[Any]:
     return results
 
 
-def _answer(child: _Child) -> bytes:
+def _answer(child: _Child) -> bytes | None:
     """What the rank sent before it ended. Its pipe alone does not tell that: processes it forked may hold it open."""
-    if not child.pipe.poll():
-        raise EOFError
-    return child.pipe.recv_bytes()
+    try:
+        return child.pipe.recv_bytes() if child.pipe.poll() else None
+    except EOFError:
+        return None
+
+
+def _check_started(child: _Child) -> None:
+    """A rank that could not even begin is none that was killed, and no strategy can make up for it."""
+    if not child.has_started and child.process.exitcode > 0:
+        raise RankFailed(
+            f"rank {child.rank} ended with {cause(child.process.exitcode)} before it came to the function; why stands "
+            f"above. Each rank imports the script and what the function is made of: a script must call outpace.spawn "
+            f"under `{_GUARD}`, and what it imports must be there for its ranks, too",
+            child.rank,
+        )
 
 
 def _end(children: list[_Child]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import weakref
@@ -16,6 +17,8 @@ from outpace import supervised
 from outpace.engines.replicas import ReplicaEngine
 from outpace.errors import OutpaceError
 from outpace.observe import recorder
+
+log = logging.getLogger("outpace")
 
 _open: weakref.WeakSet[ReplicaEngine] = weakref.WeakSet()
 _awaited: set[ReplicaEngine] = set()  # others wait for these, also if the script has dropped its optimizer
@@ -51,8 +54,30 @@ def end_all() -> None:
     for engine in list(_open):
         if not failed:
             with contextlib.suppress(OutpaceError):  # where the others cannot be told, there is nobody to tell it to
+                _warn_unfinished(engine)
                 engine.leave(for_good=True)
-                supervised.tell("finished")
+                supervised.tell("left")
         engine.close()
         forget(engine)
     recorder.close_all()
+
+
+def _warn_unfinished(engine: ReplicaEngine) -> None:
+    """Names what `finish()` would have done. A rank that is alone has nothing to do there."""
+    if engine.world == 1:
+        return
+    engine.look()
+    ledger, rank = engine.ledger, engine.rank
+    others = [m.rank for m in ledger.members.unfinished() if m.rank != rank]
+    undone = [
+        (ledger.complete - engine.version, "rounds that it has not applied"),
+        (len(ledger.pending(rank)), "contributions of its own that are in no round yet"),
+        (len(others), f"other ranks that go on training ({others})"),
+    ]
+    left = ", ".join(f"{count} {what}" for count, what in undone if count > 0) or "the last average of buffers"
+    log.warning(
+        "[rank %d - round %d] this script ended without optimizer.finish(), and leaves behind: %s. So its weights, and "
+        "what it saved of them, may differ from the other ranks'. Call finish() after the loop, or make the optimizer "
+        "in a `with` statement",
+        *(rank, ledger.round, left),
+    )

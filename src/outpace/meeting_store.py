@@ -6,13 +6,15 @@ can interrupt one. So each is made in a thread of its own, which is left to itse
 
 from __future__ import annotations
 
+import functools
 import os
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
-from torch.distributed import DistNetworkError, DistStoreError, TCPStore  # type: ignore[attr-defined]
+import torch.distributed as dist
+from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCPStore  # type: ignore[attr-defined]
 
 from outpace.errors import OutpaceError, StoreLost, TimedOut
 
@@ -24,10 +26,30 @@ T = TypeVar("T")
 class MeetingStore:
     """A c10d store whose calls raise `StoreLost`, or `TimedOut` when it answers that something did not come."""
 
-    def __init__(self, where: str, timeout_s: float) -> None:
-        """Blocks until the store can be reached."""
+    def __init__(self, where: str, timeout_s: float, holds: bool = False) -> None:
+        """Blocks until the store can be reached. `holds`: this rank opens it where neither torchrun nor a group did."""
         self._where, self._timeout_s = where, timeout_s
-        self._inner = self._ask(lambda: _connected(timeout_s))
+        self._of_group = store_of_group()  # kept: it may be this process that holds it, and groups can be destroyed
+        self.address = _address_of(self._of_group)  #: None where it has none, and only this machine can reach it
+        self._inner = self._ask(functools.partial(self._connected, holds))
+
+    def _connected(self, holds: bool) -> Any:
+        """As torch's own rendezvous does it, but with this timeout, and not waiting: who is missing is named later."""
+        if self.address is None:
+            return self._of_group.clone()
+        holds = holds and self._of_group is None and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        return TCPStore(
+            *self.address,
+            is_master=holds,
+            timeout=timedelta(seconds=self._timeout_s),
+            wait_for_workers=False,
+            multi_tenant=holds,
+        )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """By which a process that is no rank finds it."""
+        return {} if self.address is None else {"MASTER_ADDR": self.address[0], "MASTER_PORT": str(self.address[1])}
 
     def set(self, key: str, value: bytes | str) -> None:
         """Writes."""
@@ -81,7 +103,7 @@ class MeetingStore:
         raise self._error(troubles[0] if troubles else None)
 
     def _error(self, cause: BaseException | None) -> BaseException:
-        if isinstance(cause, DistStoreError) and "timeout" in str(cause):
+        if type(cause) in (DistStoreError, RuntimeError) and "timeout" in str(cause).lower():
             error: OutpaceError = TimedOut(f"{self._where} {_first_line(cause)}")
         elif cause is None or isinstance(cause, (DistNetworkError, DistStoreError, ConnectionError)):
             error = self._lost(f"no answer for {self._timeout_s:.0f} s" if cause is None else _first_line(cause))
@@ -92,27 +114,38 @@ class MeetingStore:
 
     def _lost(self, why: Any) -> StoreLost:
         return StoreLost(
-            f"{self._where} the store at {address()}, through which ranks meet, cannot be reached ({why}). See whether "
-            "the process that holds it runs (torchrun on the first host, or rank 0), and whether its port is open"
+            f"{self._where} the store at {_named(self.address)}, through which ranks meet, cannot be reached ({why}). "
+            "See whether the process that holds it runs (torchrun on the first host, or rank 0), and whether its port "
+            "is open"
         )
 
 
-def _connected(timeout_s: float) -> Any:
-    """As torch's own rendezvous does it, but with this timeout, and not waiting: who is missing is named later."""
-    is_torchruns = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    is_holder = not is_torchruns and os.environ["RANK"] == "0"
-    return TCPStore(
-        *(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])),
-        is_master=is_holder,
-        timeout=timedelta(seconds=timeout_s),
-        wait_for_workers=False,
-        multi_tenant=is_holder,
-    )
+def store_of_group() -> Any:
+    """The store that torch.distributed's default group was initialised with, if it was, without prefixes."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    store = dist.distributed_c10d._get_default_store()
+    while isinstance(store, PrefixStore):
+        store = store.underlying_store
+    return store
+
+
+def _address_of(of_group: Any) -> tuple[str, int] | None:
+    """Of the group's store, or of the one that the launcher's variables name."""
+    if isinstance(of_group, TCPStore):
+        return of_group.host, of_group.port
+    if "MASTER_ADDR" in os.environ and "MASTER_PORT" in os.environ:
+        return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return None
 
 
 def address() -> str:
-    """Of the store."""
-    return f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    """Of the store that the launcher's variables name."""
+    return _named(_address_of(None))
+
+
+def _named(address: tuple[str, int] | None) -> str:
+    return "{}:{}".format(*address) if address else "the file that torch.distributed was initialised with"
 
 
 def _first_line(error: BaseException | None) -> str:

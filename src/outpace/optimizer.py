@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -16,13 +16,17 @@ from outpace import lifetimes, supervised
 from outpace.engines.base import Ticket, Work
 from outpace.engines.cluster.open import open_cluster
 from outpace.engines.local.open import open_local
-from outpace.engines.replicas import ReplicaEngine
-from outpace.environment import LOG_DIR, STRATEGY, whereami
+from outpace.engines.replicas import ReplicaEngine, T
+from outpace.environment import LOG_DIR, STRATEGY, Place, gather, place_of, refuse_late_group, whereami
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
+from outpace.foreign_writes import ForeignWrites
+from outpace.leftover_ddp import refuse_ddp
 from outpace.microbatches import MicrobatchRound, rounds_of
+from outpace.model_buffers import ModelBuffers
 from outpace.observe.recorder import LogDir
 from outpace.observe.run_trace import RunTrace
 from outpace.observe.stats import Stats, stats_of
+from outpace.position import Position
 from outpace.replica import OptimizerReplica, RoundHook
 from outpace.simulation.own_loop import simulated_rank
 from outpace.strategies import Strategy
@@ -46,6 +50,7 @@ class DistributedOptimizer(Optimizer):
     optimizer: the optimizer to wrap; use only the wrapper afterwards.
     strategy: a name, with options ("eager:quorum=3,late=carry"), or an object (`outpace.Eager(quorum="majority")`).
     model: gives parameters their names, and lets buffers (BatchNorm) be shared at the start and at `synchronize()`.
+    buffers: what becomes of them when all ranks meet, where the usual rule does not fit: {"*.queue": "own"}.
     engine: "local" (all ranks on this machine), "cluster" (several machines), or "auto" for what torchrun says.
     max_grad_norm: clips the averaged gradient, the same on all ranks.
     timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
@@ -68,6 +73,7 @@ class DistributedOptimizer(Optimizer):
         model: torch.nn.Module | None = None,
         engine: str = "auto",
         *,
+        buffers: Mapping[str, str] | None = None,
         max_grad_norm: float | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
         on_round: RoundHook | None = None,
@@ -77,23 +83,29 @@ class DistributedOptimizer(Optimizer):
             raise OutpaceError(f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
+        refuse_ddp(model, (p for group in optimizer.param_groups for p in group["params"]))
         self.inner = optimizer
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
         strategy = os.environ.get(STRATEGY) or strategy
         self._strategy = by_name(strategy)
         log_dir = os.environ.get(LOG_DIR) or log_dir
-        self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round)
+        place = whereami() if simulated_rank() is None else place_of(os.environ, None)
+        self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
+        self._replica.model_buffers = ModelBuffers(model, buffers)
         self._finished = False
         self._last = Ticket(0, 0, False, "nothing contributed yet")
         self._steps = 0
         self._round: MicrobatchRound | None = None
-        self._engine = _open(engine, self._replica, self._strategy, max_grad_norm, timeout_s)
+        self._engine = _open(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
+        self._is_first_step = True
         caveat = self._strategy.caveat(optimizer, self._engine.world)
         if caveat is not None and self._engine.rank == 0:
             log.warning("[rank 0] %s", caveat)
         self._trace.start(self._engine, self._replica.parameters, strategy)
+        self._position = Position(self._strategy, self._engine, self._replica)
+        self._foreign_writes = ForeignWrites(self._engine, self._replica, self._strategy.sends_gradients)
 
     # -- being an optimizer ----------------------------------------------------------------------------------------
 
@@ -140,9 +152,11 @@ class DistributedOptimizer(Optimizer):
         ready = time.monotonic_ns()
         self._refuse_closure(closure)
         self._check_usable("step")
+        if self._is_first_step:
+            self._check_surroundings()
         is_loss_wanted = self._strategy.follows_loss or self._trace.is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
-        self._last = self._engine.run(self._computed_step, work)
+        self._last = self._run(self._computed_step, work)
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()
         self._engine.begin_computing()
@@ -169,7 +183,7 @@ class DistributedOptimizer(Optimizer):
         For a checkpoint that all ranks can go on from exactly, call `synchronize()` first, or use
         `outpace.TrainingState`.
         """
-        return {**self.inner.state_dict(), "outpace": self._position()}
+        return {**self.inner.state_dict(), "outpace": self._position.state(self._steps)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Goes on from a checkpoint. All ranks must call it; waits for them, and ends with equal replicas.
@@ -182,7 +196,7 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
         if self._engine.came_late:
-            self._engine.run(self._engine.take_up)
+            self._run(self._engine.take_up)
             return
         position = state_dict.get("outpace")
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
@@ -190,9 +204,10 @@ class DistributedOptimizer(Optimizer):
             self._replica.hyper = position["hyper"].encode()
             self._steps = position["steps"]
             self._engine.resume_steps(position["steps"])
-        self._engine.run(self._engine.synchronize, 0 if position is None else position["version"])
+        self._run(self._engine.synchronize, 0 if position is None else position["version"])
         if position is not None:
-            self._take_up(position)
+            self._position.take_up(position)
+        self._foreign_writes.begin()
         self._trace.synchronized(began)
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
@@ -225,8 +240,8 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("synchronize")
         began = time.monotonic_ns()
         self._trace.pausing("synchronize", began)
-        self._engine.run(self._strategy.meet, self._engine)
-        self._engine.run(self._engine.synchronize)
+        self._run(self._strategy.meet, self._engine)
+        self._run(self._engine.synchronize)
         self._trace.synchronized(began)
 
     def finish(self) -> None:
@@ -242,6 +257,7 @@ class DistributedOptimizer(Optimizer):
         self._finished = True
         lifetimes.forget(self._engine)
         self._engine.close()
+        self._replica.release()
         supervised.tell("finished")
         self._trace.close(began)
 
@@ -264,6 +280,7 @@ class DistributedOptimizer(Optimizer):
             self._finished = True
             lifetimes.forget(self._engine)
             self._engine.close()
+            self._replica.release()
             self._trace.close()
 
     def __reduce__(self) -> NoReturn:
@@ -281,6 +298,12 @@ class DistributedOptimizer(Optimizer):
 
     # -- details ---------------------------------------------------------------------------------------------------
 
+    def _run(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Runs a call of the engine or the strategy: what it writes into the weights is known to everybody."""
+        result = self._engine.run(call, *arguments)
+        self._foreign_writes.renew()
+        return result
+
     async def _computed_step(self, work: Work) -> Ticket:
         """The time of computing has passed where a round ended early."""
         if self._round is None or not self._round.is_over:
@@ -289,7 +312,7 @@ class DistributedOptimizer(Optimizer):
 
     def _boundary(self, batches: MicrobatchRound) -> After:
         """Between two micro-batches."""
-        after = self._engine.run(self._computed_microbatch, batches)
+        after = self._run(self._computed_microbatch, batches)
         if self._engine.rules.cumulative:
             self.zero_grad()  # what was computed is with the others, and what comes is added to it there
         return after
@@ -317,31 +340,19 @@ class DistributedOptimizer(Optimizer):
             return Work(count)
         return Work(count, 1.0 / batches.done, share=batches.done / batches.planned)
 
-    def _take_up(self, position: dict[str, Any]) -> None:
-        """What a rank has still to give is given again by that rank alone, also where all load one rank's file."""
-        is_own, extra = position["rank"] == self._engine.rank, position["extra"]
-        for pending in position["pending"] if is_own else []:
-            self._engine.run(self._engine.give_again, pending)
-        self._replica.load_extra_state(extra if is_own else {**extra, "codec": {}})
-
-    def _position(self) -> dict[str, Any]:
-        return {
-            "format": 1,
-            "rank": self._engine.rank,
-            "strategy": repr(self._strategy),
-            "version": self._replica.version,
-            "steps": self._steps,
-            "hyper": self._replica.hyper.decode(),
-            "pending": self._engine.pending(),
-            "extra": self._replica.extra_state(),
-        }
-
     def _refuse_closure(self, closure: object) -> None:
         if closure is not None:
             raise TypeError(
                 "DistributedOptimizer.step() takes no closure: a closure computes the loss again inside the step, "
                 "on weights the other ranks do not have. Call loss.backward() first, then step()"
             )
+
+    def _check_surroundings(self) -> None:
+        """What a script or a framework may have done since this optimizer was made. Costs too much for every step."""
+        if simulated_rank() is None:
+            refuse_late_group(self._engine.world)
+            refuse_ddp(None, self._replica.parameters)
+        self._is_first_step = False
 
     def _check_usable(self, call: str) -> None:
         if self._finished:
@@ -351,6 +362,8 @@ class DistributedOptimizer(Optimizer):
                 f"{call}(): this rank was interrupted while it applied round {self._replica.version}, so its weights "
                 "are those of no version. The other ranks go on; make a new DistributedOptimizer to take up theirs"
             )
+        if call != "load_state_dict":
+            self._foreign_writes.heed()
 
 
 def _plain(loss: float | torch.Tensor | None) -> float | None:
@@ -358,9 +371,13 @@ def _plain(loss: float | torch.Tensor | None) -> float | None:
 
 
 def _open(
-    engine: str, replica: OptimizerReplica, chosen: Strategy, max_grad_norm: float | None, timeout_s: float
+    engine: str,
+    place: Place,
+    replica: OptimizerReplica,
+    chosen: Strategy,
+    max_grad_norm: float | None,
+    timeout_s: float,
 ) -> ReplicaEngine:
-    place = whereami()
     if engine not in ENGINES:
         raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
     rules = replace(chosen.rules(place.world), strategy=repr(chosen))
@@ -368,15 +385,19 @@ def _open(
     simulated = simulated_rank()
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)
+    rules = replace(rules, **supervised.rules_of_launcher())
+    gathering = gather(place, timeout_s)
+    opening = open_local if _is_local(engine, gathering.place) else open_cluster
+    opened: ReplicaEngine = opening(replica, rules, gathering, max_grad_norm, timeout_s)
+    lifetimes.watch(opened)
+    supervised.tell("joined")
+    return opened
+
+
+def _is_local(engine: str, place: Place) -> bool:
     if engine == "local" and place.local_world != place.world:
         raise OutpaceError(
             f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
             'knows one machine only. Use engine="auto"'
         )
-    rules = replace(rules, **supervised.rules_of_launcher())
-    is_local = place.is_one_host if engine == "auto" else engine == "local"
-    opening = open_local if is_local else open_cluster
-    opened: ReplicaEngine = opening(replica, rules, place, max_grad_norm, timeout_s)
-    lifetimes.watch(opened)
-    supervised.tell("joined")
-    return opened
+    return place.is_one_host if engine == "auto" else engine == "local"

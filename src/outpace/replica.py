@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import json
 import logging
-import math
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
 from operator import is_
 from typing import Any
 
 import torch
-from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.optim import Optimizer
 
+from outpace import ownership
 from outpace.codecs import Codec
 from outpace.engines.base import Contents, Notes, Result, Work
 from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
+from outpace.gradients import clip_if_finite, only_reads_gradients
+from outpace.model_buffers import ModelBuffers, mean_into
+from outpace.optimizer_state import NotShareable, is_plain, pack, plain, unpack
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
-from outpace.step_length import SignalShare, lengthened, normalises, scaled
+from outpace.step_length import StepLength
 
 log = logging.getLogger("outpace")
 
@@ -40,22 +41,25 @@ class OptimizerReplica:
         self.version = 0
         self._model = model
         self._on_round = on_round
+        self.model_buffers = ModelBuffers(model)
         self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
         self._groups = [list(group["params"]) for group in inner.param_groups]
         self.parameters = [p for group in self._groups for p in group if p.requires_grad]
         chosen = {id(p) for p in self.parameters}
-        everything = (*(p for group in self._groups for p in group), *(() if model is None else model.parameters()))
-        frozen = {id(p): p for p in everything if id(p) not in chosen}
-        self._frozen = list(frozen.values())
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
+        models = () if model is None else model.parameters()
+        others = {id(p): p for p in (*self._frozen_in_groups, *models) if id(p) not in chosen}
+        self._others = {self._name(p, index): p for index, p in enumerate(others.values())}
+        self.lost: torch.Tensor | None = None  #: a parameter that a newer optimizer steps
+        ownership.claim(self, self.parameters)
         self.codec = Codec()  #: of what it contributes
         self.max_grad_norm: float | None = None  #: for steps of its own
         self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
-        self.match_step_length = True  #: an optimizer that normalises its gradient moves as far as in allreduce
-        self._signal = SignalShare(inner)
+        self.length = StepLength(inner)  #: of its steps, against those of allreduce
         self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
         self._present = b""  # parameters with a gradient in the last row
-        self.is_torn = False  #: interrupted in the middle of a step: neither the old version nor the new one
+        self.is_torn = False  #: interrupted while it changed: neither the old version nor the new one
+        self._is_known_to_fit = False  # whether what the optimizer keeps can be shared, which its first step shows
         self._kept_by_optimizer: set[str] = set()  # group entries the optimizer itself changes, as it does its state
         self._private: list[torch.Tensor] | None = None
         self._written: tuple[list[Any], bytes] = ([], b"")  # hyper-parameters as they were, and as they were written
@@ -66,9 +70,18 @@ class OptimizerReplica:
         """The parameters that are trained, with names that mean something in error messages."""
         return [(self._name(p, index), p) for index, p in enumerate(self.parameters)]
 
+    def named_others(self) -> list[tuple[str, torch.Tensor]]:
+        """Parameters that this optimizer does not train, frozen or not, its own and the model's."""
+        return list(self._others.items())
+
     def extra_bytes(self) -> int:
-        """Size of what a snapshot holds beside parameters, optimizer state and buffers."""
-        return sum(64 + p.numel() * p.element_size() for p in self._frozen)
+        """Size of what a snapshot holds beside parameters and optimizer state."""
+        others: int = sum(256 + len(name) + p.numel() * p.element_size() for name, p in self._others.items())
+        return others + self.model_buffers.nbytes()
+
+    def release(self) -> None:
+        """It is not stepped any more: its parameters may become another optimizer's."""
+        ownership.release(self, self.parameters)
 
     def check_unchanged(self) -> None:
         """Raises if parameters were added to or taken from the inner optimizer."""
@@ -82,6 +95,12 @@ class OptimizerReplica:
                 "the optimizer has other parameters than when DistributedOptimizer was made, or one was unfrozen. "
                 "Contributions of all ranks must have one shape: add and unfreeze parameters before, or make a new "
                 "DistributedOptimizer on all ranks"
+            )
+        if self.lost is not None:
+            raise ParametersChanged(
+                f"parameter {self._name(self.lost, 0)} is trained by a DistributedOptimizer that was made later, too. "
+                "Two have versions of their own, and ranks would apply them in different orders: give each parameter "
+                "to one of them, or finish() this one first"
             )
 
     # -- contributing ----------------------------------------------------------------------------------------------
@@ -131,43 +150,19 @@ class OptimizerReplica:
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if gradients and work.scale != 1.0:
             torch._foreach_mul_(gradients, work.scale)
-        if not self._is_finite(gradients):
+        if not clip_if_finite(self.parameters, self.max_grad_norm):
             self.refused += 1
             if self.refused & (self.refused - 1) == 0:  # the first, second, fourth, ...: not a line a step
                 log.warning(
                     "a gradient is not finite: this rank leaves out its step; so far it did %d times", self.refused
                 )
             return
-        self.is_torn = True
-        with self._own_length():
+        with self._changing(), self.length.of_own_step(1 if self.rules is None else self.rules.world):
             self._own_step()
-        self.is_torn = False
-
-    def _own_length(self) -> AbstractContextManager[None]:
-        """The mean of all ranks' steps is to be as long as the step of their mean gradient."""
-        if self.rules is None or self.rules.world == 1 or not self._normalises:
-            return nullcontext()
-        return scaled(self.inner, lengthened(self._signal.look(), self.rules.world), decay=1.0)
-
-    def _length_of(self, applied: Round) -> AbstractContextManager[None]:
-        """A round of few ranks is a shorter step, and decays the weights by as much less."""
-        size = 1.0 if self.rules is None else applied.size(self.rules.of_sums)
-        if size in (0.0, 1.0) or not self.match_step_length:
-            return nullcontext()
-        return scaled(self.inner, math.sqrt(size) if self._normalises else 1.0, decay=size)
-
-    @cached_property
-    def _normalises(self) -> bool:
-        return self.match_step_length and normalises(self.inner)
+        self._check_once_that_state_fits()
 
     def _own_step(self) -> None:
         self.inner.step()
-
-    def _is_finite(self, gradients: list[torch.Tensor]) -> bool:
-        """Clips, too, if that is wanted: the norm is known then."""
-        if self.max_grad_norm is not None and gradients:
-            return bool(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm).isfinite())
-        return all(bool(norm.isfinite()) for norm in torch._foreach_norm(gradients)) if gradients else True
 
     def prepare(self) -> None:
         """The weights can be published as they are."""
@@ -191,8 +186,21 @@ class OptimizerReplica:
         torch._foreach_copy_(self.published(), list(weights))
 
     def meeting(self) -> list[torch.Tensor]:
-        """The model's buffers."""
-        return self.buffers()
+        """The model's buffers, and what a strategy keeps apart."""
+        return [*self.model_buffers.left(), *self.apart()]
+
+    def apart(self) -> list[torch.Tensor]:
+        """What differs between ranks beside buffers: nothing."""
+        return []
+
+    def meet(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Takes over what the ranks of a meeting left: buffers by their rules, the mean of what is apart."""
+        count = len(self.model_buffers)
+        with self._changing():
+            self.model_buffers.take([row[:count] for row in rows])
+            for index, mine in enumerate(self.apart()):
+                mean_into(mine, [row[count + index] for row in rows])
+            self.met()
 
     def met(self) -> None:
         """Nothing else depends on them."""
@@ -228,22 +236,26 @@ class OptimizerReplica:
             self.codec.applied(step, result.gradients)
         for step in result.refused:
             self.codec.dropped(step)
-        if not result.round.void:
-            own = [p.grad for p in self.parameters]
-            self.is_torn = True
-            with self._hyper_parameters(), self._length_of(result.round):
-                try:
-                    gradients = self._readable(result)
-                    for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):
-                        parameter.grad = gradient if is_there else None
-                    self.inner.step()
-                finally:
-                    for parameter, own_gradient in zip(self.parameters, own, strict=True):
-                        parameter.grad = own_gradient
-        self.version += 1
-        self.is_torn = False
+        with self._changing():
+            if not result.round.void:
+                self._step_with(result)
+            self.version += 1
+        self._check_once_that_state_fits()
         if self._on_round is not None:
             self._on_round(result.round)
+
+    def _step_with(self, result: Result) -> None:
+        own = [p.grad for p in self.parameters]
+        size = 1.0 if self.rules is None else result.round.size(self.rules.of_sums)
+        with self._hyper_parameters(), self.length.of_round(size):
+            try:
+                gradients = self._readable(result)
+                for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):
+                    parameter.grad = gradient if is_there else None
+                self.inner.step()
+            finally:
+                for parameter, own_gradient in zip(self.parameters, own, strict=True):
+                    parameter.grad = own_gradient
 
     def _readable(self, result: Result) -> Sequence[torch.Tensor]:
         """The shared result itself where the optimizer is known only to read it, else a private copy."""
@@ -266,7 +278,7 @@ class OptimizerReplica:
         if len(values) == len(seen) and all(map(is_, values, seen)):
             return written
         groups = [
-            {key: _plain(value) for key, value in group.items() if key not in _NOT_HYPER and _is_plain(value)}
+            {key: plain(value) for key, value in group.items() if key not in _NOT_HYPER and is_plain(value)}
             for group in self.inner.param_groups
         ]
         written = json.dumps(groups).encode()
@@ -300,90 +312,90 @@ class OptimizerReplica:
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def capture(self) -> Contents:
-        """Weights, optimizer state, buffers and frozen parameters."""
-        tensors = [t.detach() for t in (*self.parameters, *self._frozen, *self.buffers())]
-        state: list[dict[str, Any]] = []
-        for parameter in self.parameters:
-            kept: dict[str, Any] = {}
-            for key, value in self.inner.state.get(parameter, {}).items():
-                if isinstance(value, torch.Tensor):
-                    kept[key] = {"tensor": len(tensors), "beside": value.device == parameter.device}
-                    tensors.append(value.detach())
-                elif _is_plain(value):
-                    kept[key] = {"value": _plain(value)}
-                else:
-                    raise OutpaceError(
-                        f"{type(self.inner).__name__} keeps {key!r} of type {type(value).__name__} in its state, "
-                        "which cannot be shared between ranks; use an optimizer whose state is tensors and numbers"
-                    )
-            state.append(kept)
-        groups = [{key: _plain(g[key]) for key in self._kept_by_optimizer if key in g} for g in self.inner.param_groups]
-        return Contents(tensors, {"state": state, "hyper": self.hyper.decode(), "groups": groups})
+        """Weights and optimizer state, and what lies beside: parameters that no other optimizer trains, buffers."""
+        others = {name: p.detach() for name, p in self._nobodys().items()}
+        buffers = self.model_buffers.unchanged()
+        tensors = [*self._weights_to_begin_with(), *others.values(), *buffers.values()]
+        state = [self._packed_state(self.inner.state.get(p, {}), tensors, p) for p in self.parameters]
+        named: dict[str, Any] = {key: value for key, value in self.inner.state.items() if isinstance(key, str)}  # type: ignore[misc]
+        shared = self._packed_state(named, tensors, self.parameters[0]) if named else {}
+        groups = [{key: plain(g[key]) for key in self._kept_by_optimizer if key in g} for g in self.inner.param_groups]
+        kept = {"state": state, "shared": shared, "hyper": self.hyper.decode(), "groups": groups}
+        return Contents(tensors, {**kept, "others": list(others), "buffers": list(buffers)})
 
-    def adopt(self, contents: Contents) -> None:
-        """Becomes the captured replica. This rank's own hyper-parameters stay its own."""
-        mine = (*self.parameters, *self._frozen, *self.buffers())
-        with torch.no_grad():
-            for tensor, value in zip(mine, contents.tensors, strict=False):
-                tensor.copy_(value)
+    def adopt(self, contents: Contents, version: int, is_beginning: bool) -> None:
+        """Becomes the captured replica, of that version. This rank's own hyper-parameters stay its own.
+
+        What lies beside is taken over only where this rank begins: it is none of what rounds have made.
+        """
+        with self._changing(), torch.no_grad():
+            self._become(contents)
+            if is_beginning:
+                self._begin_with(contents)
+            self.version = version
+
+    def _become(self, contents: Contents) -> None:
+        for parameter, value in zip(self.parameters, contents.tensors, strict=False):
+            parameter.copy_(value)
         for parameter, kept in zip(self.parameters, contents.plain["state"], strict=True):
-            state: dict[str, Any] = {}
             before = self.inner.state.get(parameter, {})
-            for key, entry in kept.items():
-                if "value" in entry:
-                    state[key] = entry["value"]
-                else:
-                    device = parameter.device if entry["beside"] else torch.device("cpu")
-                    state[key] = _having(before.get(key), contents.tensors[entry["tensor"]], device)
+            state = {key: unpack(entry, contents.tensors, parameter, before.get(key)) for key, entry in kept.items()}
             if state or parameter in self.inner.state:
                 self.inner.state[parameter] = state
+        for key, entry in contents.plain["shared"].items():
+            before = self.inner.state.get(key)
+            self.inner.state[key] = unpack(entry, contents.tensors, self.parameters[0], before)
         for group, changed in zip(self.inner.param_groups, contents.plain["groups"], strict=True):
             self._kept_by_optimizer |= set(changed)
             group.update(changed)
         self.hyper = contents.plain["hyper"].encode()
 
-    def buffers(self) -> list[torch.Tensor]:
-        """The model's buffers, if the model was given."""
-        return [] if self._model is None else list(self._model.buffers())
+    def _begin_with(self, contents: Contents) -> None:
+        names, buffers = contents.plain["others"], contents.plain["buffers"]
+        start = len(self.parameters)
+        captured = dict(zip(names, contents.tensors[start:], strict=False))
+        for name, parameter in self._nobodys().items():
+            if name in captured:
+                parameter.copy_(captured[name])
+        self.model_buffers.begin_with(dict(zip(buffers, contents.tensors[start + len(names) :], strict=False)))
+
+    def _weights_to_begin_with(self) -> list[torch.Tensor]:
+        """What a rank that adopts has as its weights."""
+        return [p.detach() for p in self.parameters]
+
+    def _nobodys(self) -> dict[str, torch.Tensor]:
+        """Of the parameters beside, those that no optimizer of ours trains: others share theirs themselves."""
+        return {name: p for name, p in self._others.items() if ownership.owner_of(p) is None}
+
+    def _packed_state(self, state: dict[str, Any], tensors: list[torch.Tensor], parameter: Any) -> dict[str, Any]:
+        packed = {}
+        for key, value in state.items():
+            try:
+                packed[key] = pack(value, tensors, parameter)
+            except NotShareable as what:
+                raise OutpaceError(
+                    f"{type(self.inner).__name__} keeps {key!r} in its state, and in it {what}, which cannot be shared "
+                    "between ranks; use an optimizer whose state is tensors, numbers, and lists and dicts of them"
+                ) from None
+        return packed
+
+    def _check_once_that_state_fits(self) -> None:
+        """Raises at the first step, not when somebody needs a snapshot."""
+        if not self._is_known_to_fit:
+            self.capture()
+            self._is_known_to_fit = True
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Whatever ends it early leaves a replica that is torn."""
+        self.is_torn = True
+        yield
+        self.is_torn = False
 
     def _name(self, parameter: torch.Tensor, index: int) -> str:
         return self._names.get(id(parameter), f"parameter {index}")
 
 
-def _having(tensor: object, value: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor with this value, if it can have it, else a new one: neither keeps what the value lies in alive."""
-    if isinstance(tensor, torch.Tensor) and (tensor.shape, tensor.dtype) == (value.shape, value.dtype):
-        return tensor.copy_(value)
-    return value.to(device, copy=True)
-
-
-def only_reads_gradients(optimizer: Optimizer) -> bool:
-    """Whether `step()` leaves `.grad` untouched, so that it may point at memory all ranks share.
-
-    Known for these classes only: SGD with Nesterov and foreach, for one, adds into the gradient.
-    """
-    hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
-    if hooks or _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
-        return False  # a hook may do anything
-    if type(optimizer) is SGD:
-        return not any(group.get("nesterov") or group.get("fused") for group in optimizer.param_groups)
-    return type(optimizer) in (Adam, AdamW) and not any(g.get("fused") for g in optimizer.param_groups)
-
-
 def _is_constant(value: Any) -> bool:
     """Whether the same object always has the same value: a learning rate in a tensor can change in place."""
     return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _CONSTANTS)
-
-
-def _is_plain(value: Any) -> bool:
-    if isinstance(value, (tuple, list)):
-        return all(_is_plain(item) for item in value)
-    if hasattr(value, "item"):  # a tensor or a number of numpy's
-        return value.numel() == 1 if isinstance(value, torch.Tensor) else True
-    return value is None or isinstance(value, (bool, int, float, str))
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    return value.item() if hasattr(value, "item") else value

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 
 import torch
 from torch.optim import Optimizer
@@ -82,20 +83,44 @@ class SignalShare:
         return share + (1 - share) * unsettled / count  # at the first steps the two moments are one and the same
 
 
-def lengthened(share: float, ranks: int) -> float:
-    """How much longer a rank's own step must be for the mean of so many to be the step of their mean gradient."""
-    return 1.0 / math.sqrt(share + (1.0 - share) / ranks)
+class StepLength:
+    """Makes an optimizer's steps as long as they would be if all ranks were in each round."""
 
+    def __init__(self, optimizer: Optimizer) -> None:
+        self.is_matched = True  #: else steps are as long as the papers have them
+        self._optimizer = optimizer
+        self._signal = SignalShare(optimizer)
 
-@contextmanager
-def scaled(optimizer: Optimizer, length: float, decay: float) -> Iterator[None]:
-    """Steps of another length within, weight decay per step times `decay`: what users and schedulers see stays."""
-    factors = {"lr": length, "weight_decay": decay / length}
-    saved = [{key: group[key] for key in factors if key in group} for group in optimizer.param_groups]
-    for group, own in zip(optimizer.param_groups, saved, strict=True):
-        group.update({key: value * factors[key] for key, value in own.items()})
-    try:
-        yield
-    finally:
-        for group, own in zip(optimizer.param_groups, saved, strict=True):
-            group.update(own)
+    @cached_property
+    def _normalises(self) -> bool:
+        return normalises(self._optimizer)
+
+    def of_own_step(self, ranks: int) -> AbstractContextManager[None]:
+        """For a step with this rank's own gradient, which is averaged with those of so many ranks in all."""
+        if ranks == 1 or not self.is_matched or not self._normalises:
+            return nullcontext()
+        share = self._signal.look()
+        return self._scaled(1.0 / math.sqrt(share + (1.0 - share) / ranks), decay=1.0)
+
+    def of_round(self, size: float) -> AbstractContextManager[None]:
+        """For a round that is this much of one with everybody in it. With any optimizer it decays weights so much less.
+
+        Here the share of signal is taken for 0: measured, it would not be the same to the last bit on all machines.
+        """
+        if size in (0.0, 1.0) or not self.is_matched:
+            return nullcontext()
+        return self._scaled(math.sqrt(size) if self._normalises else 1.0, decay=size)
+
+    @contextmanager
+    def _scaled(self, length: float, decay: float) -> Iterator[None]:
+        """Within, steps are so much longer and decay weights so much more; users and schedulers do not see it."""
+        factors = {"lr": length, "weight_decay": decay / length}
+        groups = self._optimizer.param_groups
+        saved = [{key: group[key] for key in factors if key in group} for group in groups]
+        for group, own in zip(groups, saved, strict=True):
+            group.update({key: value * factors[key] for key, value in own.items()})
+        try:
+            yield
+        finally:
+            for group, own in zip(groups, saved, strict=True):
+                group.update(own)

@@ -26,7 +26,7 @@ class Report:
         self._store, self._where = store, f"outpace/lives/{rank}/{life}"
 
     def add(self, what: str) -> None:
-        """Counts: a training that this rank "joined", or one that it "finished"."""
+        """Counts: a training that this rank "joined", one that it "finished", or "left" when its script ended."""
         self._store.add(f"{self._where}/{what}", 1)
 
     def count(self, what: str) -> int:
@@ -56,7 +56,7 @@ def rules_of_launcher() -> dict[str, Any]:
 
 
 def tell(what: str) -> None:
-    """Tells the launcher that this rank has joined or finished a training, if there is one that listens."""
+    """Tells the launcher that this rank has joined, finished or left a training, if there is one that listens."""
     report = _own_report()
     if report is not None:
         report.add(what)

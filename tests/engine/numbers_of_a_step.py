@@ -244,3 +244,22 @@ def group_state(steps: int) -> list[int]:
         opt.step()
     opt.finish()
     return [inner.param_groups[0]["k"], opt.stats.version]
+
+
+def other_threads(dtype: str, steps: int) -> tuple[list[str], int]:
+    """Each rank has another number of threads. Digests for several optimizers, and the threads at the end."""
+    torch.set_num_threads(1 + 2 * my_rank())
+    digests = []
+    for inner, options in (("SGD", {"momentum": 0.9}), ("AdamW", {"fused": True}), ("RMSprop", {"momentum": 0.5})):
+        torch.manual_seed(my_rank())
+        weights = [torch.nn.Parameter(torch.randn(n).to(getattr(torch, dtype))) for n in (1000, 100_003)]
+        opt = outpace.DistributedOptimizer(
+            getattr(torch.optim, inner)(weights, lr=0.1, **options), "allreduce", timeout_s=TIMEOUT_S
+        )
+        for _ in range(steps):
+            for weight in weights:
+                weight.grad = torch.randn_like(weight)
+            opt.step()
+        opt.finish()
+        digests.append(digest(opt))
+    return digests, torch.get_num_threads()

@@ -109,27 +109,37 @@ def always_raises() -> None:
     count(in_training=fail)
 
 
+def exits_with_3() -> None:
+    """Rank 1's first life ends in the middle of its training, with an exit code and without an exception to be seen."""
+
+    def leave(step: int) -> None:
+        if my_rank() == 1 and LIFE == 1 and step == TRAINED:
+            sys.exit(3)
+
+    count(in_training=leave)
+
+
 def two_optimizers() -> None:
-    """A generator and a discriminator, say. Every life loads a checkpoint, as in scripts started again as a whole."""
-    weights = [torch.nn.Parameter(torch.zeros(3)) for _ in range(2)]
+    """An actor and a critic in one module. Every life loads a checkpoint, as in scripts started again as a whole: for
+    the first optimizer into the module alone, for the second as it is documented."""
+    module = torch.nn.ParameterList(torch.nn.Parameter(torch.zeros(3)) for _ in range(2))
     opts = [
-        outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-solo", timeout_s=TIMEOUT_S)
-        for weight in weights
+        outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=2.0**-10), "eager-solo", module, timeout_s=TIMEOUT_S)
+        for weight in module
     ]
-    for weight, opt in zip(weights, opts, strict=True):
-        with torch.no_grad():
+    with torch.no_grad():
+        for weight in module:
             weight.fill_(100.0)
-        opt.load_state_dict(torch.optim.SGD([weight], lr=1.0).state_dict())
-    note("joined", {"weights": [float(weight[0]) for weight in weights]})
+    opts[1].load_state_dict(torch.optim.SGD([module[1]], lr=1.0).state_dict())
     step = 0
     while not Path(sys.argv[1], "stop").exists():
         time.sleep(0.02)
-        for weight, opt in zip(weights, opts, strict=True):
+        for weight, opt in zip(module, opts, strict=True):
             weight.grad = torch.ones(3)
             opt.step()
         step += 1
-        if step == TRAINED:
-            note("trained")
+        if step in (1, TRAINED):
+            note("joined" if step == 1 else "trained", [weight.tolist()[0] for weight in module])
     for opt in opts:
         opt.finish()
     note("report", {"final": [digest(opt) for opt in opts]})

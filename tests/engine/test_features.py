@@ -186,3 +186,10 @@ def test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits():
 
 def test_a_checkpoint_loaded_in_a_running_job_is_not_stepped_on(tmp_path):
     assert outpace.spawn(features.rolled_back, 2, (str(tmp_path / "ready"),)) == [100.0, 100.0]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_types_get_the_same_bits_with_any_number_of_threads(dtype):
+    found = outpace.spawn(numbers_of_a_step.other_threads, 3, (dtype, 5))
+    same([tuple(digests) for digests, _ in found])
+    assert [threads for _, threads in found] == [1, 3, 5]

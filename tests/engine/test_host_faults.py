@@ -7,6 +7,7 @@ from collections.abc import Callable
 import family
 import host_faults
 import pytest
+import ranks
 from family import Board
 from host_faults import Driver, agents_of
 from test_rounds import agree, contributions
@@ -124,6 +125,15 @@ def test_ranks_go_on_agree_and_lose_nothing_unrecorded(fault, tmp_path):
 def test_a_stopped_rank_is_no_fault_of_its_host(tmp_path):
     reports = run(counting(4), "eager-majority", 4, 2, stop_rank, tmp_path)
     assert {incarnation for _, incarnation, _ in contributions(reports)} == {1}, "a host was given up"
+
+
+@pytest.mark.parametrize("point", ["after-append", "writing-snapshot"])
+def test_a_rank_whose_own_record_is_cut_out_of_the_log_meanwhile_goes_on_at_once(point, tmp_path):
+    given = ("eager:quorum=solo,max_staleness=3", 300, {3: f"stop:{point}:20"}, str(tmp_path), 0, 150)
+    reports = outpace.spawn(ranks.count_with_fault_and_a_short_log, 4, given, hosts=2)
+    assert reports[0].rounds_meanwhile >= 150
+    assert reports[3].reloads > 0, "the log was never cut before it was read"
+    check_account(reports, steps_of(reports))
 
 
 @pytest.mark.parametrize("hosts", [2, 3])

@@ -12,10 +12,15 @@ import pytest
 import torch
 
 import outpace
+from outpace.engines import agreement
 from outpace.engines.local import arena
 from outpace.engines.local.log import RECORD_BYTES, Log, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
+from outpace.launching.places import environment_of, open_store
 from outpace.protocol.events import Event, Kind
+from outpace.protocol.rules import Rules
+from outpace.replica import OptimizerReplica
+from outpace.vector import VectorLayout
 
 
 def optimizer() -> torch.optim.Optimizer:
@@ -37,6 +42,18 @@ def test_another_model_on_one_rank_is_refused_naming_the_first_difference(kind, 
         outpace.spawn(mistakes.another_model, 3, (kind,))
     assert "ModelMismatch" in str(caught.value)
     assert "Start all ranks from the same code" in str(caught.value)
+
+
+def test_another_torch_or_processor_is_said_and_not_refused(caplog):
+    replica = OptimizerReplica(optimizer(), None)
+    vector = VectorLayout.of(replica.named_parameters())
+    mine = agreement.description_of(replica, vector, Rules(2), None)
+    agreement.check_agreement(mine, mine, 1)
+    assert caplog.messages == []
+    agreement.check_agreement(mine, mine | {agreement.BUILD: ["2.6.0", "AVX2"]}, 1)
+    (message,) = caplog.messages
+    assert "['2.6.0', 'AVX2'] where rank 0 is" in message
+    assert "ATEN_CPU_CAPABILITY" in message
 
 
 def test_too_little_memory_names_need_and_fix():
@@ -138,14 +155,15 @@ def test_ranks_without_a_launcher_are_told_how_to_start(monkeypatch):
         outpace.DistributedOptimizer(optimizer(), "eager-solo")
 
 
-@pytest.mark.parametrize(
-    ("engine", "message"), [("local", "the local engine knows one machine only"), ("auto", "MASTER_ADDR.* are not set")]
-)
-def test_ranks_on_several_hosts_are_told_what_is_missing(engine, message, monkeypatch):
-    monkeypatch.setenv("WORLD_SIZE", "4")
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    with pytest.raises(outpace.OutpaceError, match=message):
-        outpace.DistributedOptimizer(optimizer(), "eager-solo", engine=engine)
+def test_ranks_on_several_hosts_are_told_what_is_missing(monkeypatch):
+    store = open_store()
+    for name, value in environment_of(0, 4, store.port, hosts=2).items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(outpace.OutpaceError, match=r"4 ranks, 2 of them on this .* the local engine knows one machine"):
+        outpace.DistributedOptimizer(optimizer(), "eager-solo", engine="local")
+    monkeypatch.delenv("MASTER_ADDR")
+    with pytest.raises(outpace.OutpaceError, match="MASTER_ADDR not set"):
+        outpace.DistributedOptimizer(optimizer(), "eager-solo")
 
 
 @pytest.mark.parametrize(
@@ -175,7 +193,7 @@ def test_a_damaged_record_of_the_log_is_refused(tmp_path):
     assert len(record) == RECORD_BYTES
     os.write(fd, record)
     with pytest.raises(ArenaInvalid, match="a record of the shared log is damaged"):
-        Log(fd).read_new()
+        Log(fd).read(0)
     os.close(fd)
 
 

@@ -86,8 +86,10 @@ def test_a_rank_comes_back_to_all_its_optimizers_and_not_to_an_old_checkpoint(tm
         assert job.end() == 0, job.errors
         first, second = job.reports().values()
         assert first["final"] == second["final"]
-        assert job.read(0, "joined", 1)["weights"] == [100.0, 100.0]
-        assert max(job.read(0, "joined", 2)["weights"]) < 100.0
+        assert min(job.read(0, "joined", 1)) > 90.0, "what was loaded was lost"
+        for before, after in zip(job.read(0, "trained", 1), job.read(0, "joined", 2), strict=True):
+            assert after <= before, "it went back to the checkpoint"
+        assert "this rank has taken up theirs" in job.errors
 
 
 def test_a_rank_that_never_called_finish_has_left_and_is_not_started_again(tmp_path):
@@ -97,6 +99,20 @@ def test_a_rank_that_never_called_finish_has_left_and_is_not_started_again(tmp_p
         job.stop_training()
         assert job.end() == 0, job.errors
         assert not list(tmp_path.glob("*.2.started"))
+        (said,) = [line for line in job.errors.splitlines() if "without optimizer.finish()" in line]
+        assert said.startswith("[rank 1 - round ")
+        assert "leaves behind: " in said
+        assert "1 other ranks that go on training ([0])" in said
+
+
+def test_a_rank_that_exits_with_a_code_in_the_middle_of_its_training_is_started_again(tmp_path):
+    with training(tmp_path, 2, "exits_with_3") as job:
+        until(lambda: job.has(1, "trained", 2), 120)
+        job.stop_training()
+        assert job.end() == 0, job.errors
+        agree(job)
+        assert set(job.reports()) == {(0, 1), (1, 2)}
+        assert "rank 1 ended with exit code 3; it is started again" in job.errors
 
 
 def test_a_rank_is_refused_while_another_process_of_the_same_rank_is_only_stopped(tmp_path):

@@ -17,7 +17,10 @@ from torch.distributed import HashStore, PrefixStore
 import outpace
 from outpace.engines.cluster import backend
 from outpace.engines.cluster.group import Group
+from outpace.engines.cluster.open import key_of, nonce_of
 from outpace.engines.cluster.sealing import SealedStore, Tampered
+from outpace.engines.cluster.starts import Start
+from outpace.environment import Place
 
 HERE = Path(__file__).parent
 _store, _serials = HashStore(), itertools.count()
@@ -75,6 +78,54 @@ def test_hosts_with_different_tokens_do_not_meet():
     told = outpace.spawn(joining.begin_with_own_token, 2, hosts=2)
     assert any("OUTPACE_TOKEN is not the same on all hosts" in words for words in told), told
     assert all(told)
+
+
+def test_records_of_another_job_with_the_same_token_are_refused():
+    env = {"OUTPACE_TOKEN": "a secret of several jobs"}
+    entry, _ = outpace.spawn(joining.record, 2, hosts=2, env=env)
+    for words in outpace.spawn(joining.begin_after, 2, (entry,), hosts=2, env=env):
+        assert f"under {joining.FIRST_ENTRY} that no rank of this job wrote" in words
+
+
+def start_in(inner: HashStore) -> Start:
+    return Start(inner, SealedStore(inner, b"from the token", "outpace"), "0/0", Place(0, 3, 1), 5.0)
+
+
+def started(inner: HashStore, hosts: int = 3) -> list[tuple[bytes, bool]]:
+    """The key that each host of a job with this store finds, and whether it was there before."""
+    start = start_in(inner)
+
+    def begin(host: int) -> tuple[bytes, bool]:
+        nonce, is_back = nonce_of(start, host)
+        return key_of(start, host, nonce, hosts), is_back
+
+    with ThreadPoolExecutor(hosts) as threads:
+        return list(threads.map(begin, range(hosts)))
+
+
+def test_every_start_has_a_key_of_its_own_which_a_host_that_comes_back_finds(monkeypatch):
+    monkeypatch.setenv("OUTPACE_TOKEN", "a secret of several jobs")
+    store = HashStore()
+    key = started(store)[0][0]
+    assert started(store) == [(key, True)] * 3
+    found = started(HashStore())
+    assert found == [(found[0][0], False)] * 3
+    assert found[0][0] != key
+
+
+def test_nonces_of_another_job_with_the_same_token_make_no_host_take_up_its_key(monkeypatch):
+    """One that finds its own there believes it comes back: it has to get an answer before it begins."""
+    monkeypatch.setenv("OUTPACE_TOKEN", "a secret of several jobs")
+    first, second = HashStore(), HashStore()
+    key = started(first)[0][0]
+    places = [f"outpace/0/0/nonce/{host}" for host in range(3)]
+    for place in places[1:]:
+        second.set(place, first.get(place))
+    found = started(second)
+    assert [is_back for _, is_back in found] == [False, True, True]
+    assert key not in [found_key for found_key, _ in found]
+    second.set(places[0], first.get(places[0]))  # in place of what that host has drawn
+    assert key_of(start_in(second), 0, b"drawn", 3) != key
 
 
 def test_one_token_for_all_hosts_and_no_pickles(tmp_path):

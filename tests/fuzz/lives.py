@@ -131,9 +131,9 @@ class WatchedEngine(TrainingEngine):
         await super()._until_complete(version, purpose)
         self.life.tell("waited", version, open_round, began_ns)
 
-    async def _adopt(self, at_least: int) -> None:
+    async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
         before = self.version
-        await super()._adopt(at_least)
+        await super()._adopt(at_least, is_beginning)
         self.life.fingerprint = fingerprint(self.life.replica)
         self.life.tell("adopted", before)
 

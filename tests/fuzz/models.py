@@ -107,4 +107,4 @@ def fingerprint(replica: OptimizerReplica) -> str:
 
 def fingerprint_of_buffers(replica: OptimizerReplica) -> str:
     """Of the model's buffers."""
-    return hashlib.blake2b(b"".join(map(bits, replica.buffers())), digest_size=12).hexdigest()
+    return hashlib.blake2b(b"".join(map(bits, replica.model_buffers.tensors().values())), digest_size=12).hexdigest()

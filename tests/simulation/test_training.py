@@ -139,3 +139,40 @@ def test_the_hyperplane_is_learned() -> None:
     task = Hyperplane(seed=2)
     run = simulate_training("eager-majority", Scenario(ranks=2, steps=5, imbalance="slow"), task)
     assert task.noise_floor() < run.held_out.loss < 0.6 * task.score(task.model()).loss
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "eager-solo", "nonblocking", "wagma"])
+def test_evaluating_on_the_way_shows_the_way_and_changes_nothing(strategy: str) -> None:
+    plain = simulate_training(strategy, UNEVEN, Task())
+    seen = simulate_training(strategy, UNEVEN, Task(), evaluations=6)
+    assert (seen.weights, seen.digest, seen.seconds) == (plain.weights, plain.digest, plain.seconds)
+    assert plain.curve == ()
+    shares = [point.share for point in seen.curve]
+    assert shares == pytest.approx([part / 6 for part in range(7)], abs=UNEVEN.ranks / (UNEVEN.ranks * UNEVEN.steps))
+    assert [point.seconds for point in seen.curve] == sorted(point.seconds for point in seen.curve)
+    assert seen.curve[-1].score == seen.held_out
+    assert seen.curve[-1].seconds >= seen.seconds
+    assert seen.curve[3].score.loss < 0.5 * seen.curve[0].score.loss
+
+
+def test_a_schedule_goes_by_each_ranks_own_steps_as_in_a_script() -> None:
+    """At full quorum all ranks are at the same step: the weights are those of a plain loop with that schedule."""
+    task, steps, ranks = Task(), 12, 3
+
+    def halving(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LRScheduler:
+        return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 ** (step // 4))
+
+    simulate_training("allreduce", Scenario(ranks, steps, imbalance="exponential"), task, schedule=halving)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        plain = task.model()
+    optimizer = task.optimizer(plain)
+    scheduler = halving(optimizer)
+    for step in range(steps):
+        optimizer.zero_grad()
+        batches = [task.batch(step, rank, ranks) for rank in range(ranks)]
+        torch.stack([task.loss(plain(inputs), targets) for inputs, targets in batches]).mean().backward()
+        optimizer.step()
+        scheduler.step()
+    for simulated, expected in zip(task.models[0].parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(simulated, expected, rtol=1e-5, atol=1e-6)

@@ -7,7 +7,10 @@ import torch
 from by_hand import Maker, Table, Walk, assert_near, at, first_only, noise, plain, quadratics, sgd, walk
 from torch import Tensor
 
+from outpace.engines.base import Contents, Work
+from outpace.engines.virtual.training import TrainingEngine
 from outpace.protocol.schedules import pairs
+from outpace.strategies import strategy as by_name
 
 MINIMA = noise(4, 3, seed=9)
 CURVATURES = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64)
@@ -205,3 +208,50 @@ def test_nolocos_final_model_is_the_mean() -> None:
     for mine in walks:
         assert_near(mine.end, at(walks, STEPS - 1).mean(0))
         assert torch.equal(mine.end, walks[0].end)
+
+
+# -- ranks that join in the middle of local steps ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mu", [0.0, 0.9])
+@pytest.mark.parametrize("every", [1, 3, 5])
+def test_whenever_and_by_whomever_a_snapshot_is_written_diloco_goes_on_from_the_slow_weights_of_all(
+    every: int, mu: float
+) -> None:
+    def captured(engine: TrainingEngine) -> tuple[int, list[Tensor]]:
+        contents = engine._replica.capture()
+        return engine.version, [t.clone() for t in (contents.tensors[0], *_outer_momentum(contents))]
+
+    walks = trained(f"diloco:every={every},outer_momentum={mu}", MOMENTUM, look=captured)
+    of_version: dict[int, list[Tensor]] = {}
+    for mine in walks:
+        for version, tensors in mine.seen:
+            assert all(map(torch.equal, of_version.setdefault(version, tensors), tensors))
+    assert len(of_version) == STEPS // every + (every > 1)
+
+
+def _outer_momentum(contents: Contents) -> list[Tensor]:
+    return contents.tensors[len(contents.tensors) - contents.plain["outer"] :]
+
+
+@pytest.mark.parametrize("choice", ["diloco", "noloco"])
+def test_a_rank_that_adopts_in_the_middle_of_local_steps_begins_at_the_slow_weights(choice: str) -> None:
+    writer, reader = (
+        by_name(choice).replica(MOMENTUM([torch.nn.Parameter(torch.full((2,), start))]), None) for start in (1.0, 5.0)
+    )
+    writer.parameters[0].grad = torch.ones(2)
+    writer.local_step(Work())
+    reader.adopt(writer.capture(), 3, is_beginning=True)
+    assert reader.parameters[0].tolist() == reader._slow[0].tolist() == writer._slow[0].tolist() == [1.0, 1.0]
+    assert reader.version == 3
+
+
+def test_dasgd_forgets_what_it_gave_before_it_adopted() -> None:
+    first, second = (
+        by_name("dasgd").replica(SGD([torch.nn.Parameter(torch.full((2,), start))]), None) for start in (1.0, 5.0)
+    )
+    second.deposit([torch.empty(2)], Work())
+    second.adopt(first.capture(), 1, is_beginning=False)
+    mean = torch.full((2,), 7.0)
+    second._take([second.parameters[0].detach()], [mean])
+    assert torch.equal(second.parameters[0], mean)

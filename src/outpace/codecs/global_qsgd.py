@@ -82,7 +82,7 @@ def summed_codes(
     levels: int,
 ) -> torch.Tensor:
     """Codes of all rows added: whole numbers, so that sums of such sums are the same however rows are grouped."""
-    total = torch.zeros(rows[0].shape, dtype=torch.int32)
+    total = torch.zeros(rows[0].shape, dtype=torch.int32, device="cpu")
     for row, factor, seed in zip(rows, factors, seeds, strict=True):
         total += encode(_weighed(row, factor), scale, levels, chunk_generator(seed, chunk))
     return total
@@ -94,11 +94,11 @@ def encode(row: torch.Tensor, scale: float, levels: int, generator: torch.Genera
     No entry may be larger than the scale: |row / scale| <= 1 in floating point too, so that no code passes `levels`.
     """
     if scale == 0.0 or not math.isfinite(scale):
-        return torch.zeros(row.shape, dtype=torch.int32)
+        return torch.zeros(row.shape, dtype=torch.int32, device="cpu")
     exact = (row / scale).mul_(levels)
     codes = exact.to(torch.int32)  # towards zero; `trunc` would wake all threads even for a short row
     odds = (exact - codes).abs_()
-    is_up = torch.rand(row.shape, dtype=row.dtype, generator=generator) < odds
+    is_up = torch.rand(row.shape, dtype=row.dtype, generator=generator, device="cpu") < odds
     return codes.add_(exact.sign_().mul_(is_up).to(torch.int32))
 
 

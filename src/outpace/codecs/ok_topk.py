@@ -104,7 +104,7 @@ class OkTopk(Codec):
     def _fit(self, row: Sequence[torch.Tensor]) -> None:
         """Makes a residual of zeros for the first contribution, and checks that later ones have its shapes."""
         if not self._residual:
-            self._residual = [torch.zeros(place.shape, dtype=accumulator(place.dtype)) for place in row]
+            self._residual = [torch.zeros(place.shape, dtype=accumulator(place.dtype), device="cpu") for place in row]
         mine, theirs = [tuple(t.shape) for t in self._residual], [tuple(t.shape) for t in row]
         if mine != theirs:
             raise ModelMismatch(
@@ -178,4 +178,4 @@ def _give_back(residual: torch.Tensor, sent: Sent) -> None:
 
 
 def _nothing(place: torch.Tensor) -> Sent:
-    return Sent(torch.empty(0, dtype=torch.int64), torch.empty(0, dtype=place.dtype))
+    return Sent(torch.empty(0, dtype=torch.int64, device="cpu"), torch.empty(0, dtype=place.dtype, device="cpu"))

@@ -66,6 +66,7 @@ class Replica(Protocol):
 
     version: int
     rules: Rules | None  #: of the training it takes part in; the engine says so
+    is_torn: bool  #: interrupted while it changed: neither the old version nor the new one
 
     def deposit(
         self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
@@ -106,14 +107,14 @@ class Replica(Protocol):
     def capture(self) -> Contents:
         """What another rank needs to become this replica."""
 
-    def adopt(self, contents: Contents) -> None:
-        """Becomes what was captured."""
+    def adopt(self, contents: Contents, version: int, is_beginning: bool) -> None:
+        """Becomes what was captured, of that version; where this rank begins, with all that lay beside it."""
 
     def meeting(self) -> list[torch.Tensor]:
         """What is local while training and averaged when all meet: model buffers, and what a strategy keeps apart."""
 
-    def met(self) -> None:
-        """That was averaged just now."""
+    def meet(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Takes over what the ranks of a meeting left, the lowest first."""
 
 
 class Engine(Protocol):

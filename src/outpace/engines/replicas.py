@@ -12,11 +12,13 @@ from typing import Any, TypeVar
 import torch
 
 from outpace.engines.base import Contents, Notes, Replica, Result, Work
+from outpace.engines.company import Company
 from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.sums import weighted_sum
 from outpace.protocol.events import Kind
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
+from outpace.protocol.snapshots import SnapshotPlace
 
 OVERDUE_S = 0.1  #: a snapshot due for so long, which nobody writes, is written by whoever waits
 WRITING_S = 2.0  #: so is one that somebody has been writing for so long: that rank may be stopped
@@ -34,6 +36,8 @@ class ReplicaEngine(SharingEngine):
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._replica = replica
         replica.rules = rules
+        self._company = Company(rank)
+        self._base: SnapshotPlace | None = None  # what this replica was last made from
 
     @property
     def version(self) -> int:
@@ -103,7 +107,7 @@ class ReplicaEngine(SharingEngine):
                 await self._write_snapshot()
             else:
                 await self._until(lambda: self._snapshot_version() >= 0 or self._is_first(), "for the first weights")
-        await self._adopt(at_least=0)
+        await self._adopt(at_least=0, is_beginning=True)
 
     def _is_first(self) -> bool:
         """Whether this rank's weights are those that all begin from. Not if another host has a snapshot already."""
@@ -139,10 +143,17 @@ class ReplicaEngine(SharingEngine):
         self._leave_buffers(generation % 2)
         self._say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1, self.steps)
         purpose = "in synchronize() for every rank that has data left"
+        self._company.wait_begins(self.now_s())
+
+        def all_are_here() -> bool:
+            self._company.look(self.ledger, self.now_s())
+            return self.ledger.sync.generation > generation
+
         if resume_round is None:
-            await self._apply_while_waiting(lambda: self.ledger.sync.generation > generation, purpose)
+            await self._apply_while_waiting(all_are_here, purpose)
         else:  # nothing may be applied on top of a checkpoint
-            await self._until(lambda: self.ledger.sync.generation > generation, purpose)
+            await self._until(all_are_here, purpose)
+        self._company.all_have_met(self.ledger)
         self._go_on_from(self.ledger.sync.steps)
         if self.ledger.sync.resumed:
             self._replica.version = self.ledger.sync.version
@@ -153,7 +164,20 @@ class ReplicaEngine(SharingEngine):
 
     async def take_up(self) -> None:
         """Becomes what the others are, whatever was loaded meanwhile."""
-        await self._adopt(at_least=0)
+        await self._adopt(at_least=0, is_beginning=True)
+
+    async def begin_with_own(self) -> None:
+        """Weights were loaded since this rank began, and before it contributed: makes them what all begin with.
+
+        If others have done so, or train already, this rank becomes what they are.
+        """
+        self._look()
+        has_trained = self.came_late or self.ledger.complete > self._replica.version
+        is_first = not has_trained and self.ledger.snapshots.latest == self._base
+        if is_first:
+            await self._write_snapshot(anew=True)
+        if not is_first or self.ledger.snapshots.latest != self._base:
+            await self.take_up()
 
     def resume_steps(self, steps: int) -> None:
         """Goes on counting this rank's steps from a checkpoint."""
@@ -233,6 +257,9 @@ class ReplicaEngine(SharingEngine):
         while self._replica.version < version:
             ahead = self.ledger.snapshots.latest
             mine = self._replica.version
+            if self._is_superseded():
+                await self._adopt(at_least=mine)
+                continue
             record = self.ledger.completed.get(mine) if self.ledger.has_result(mine) else None
             if (ahead is not None and mine + REPLAY_AT_MOST < ahead.version <= version) or record is None:
                 await self._adopt(at_least=mine + 1)
@@ -242,6 +269,13 @@ class ReplicaEngine(SharingEngine):
                 await self._write_snapshot()
 
     # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def _is_superseded(self) -> bool:
+        """Whether nothing was applied to a snapshot yet and there is another: that may be of weights loaded since."""
+        base, latest, version = self._base, self.ledger.snapshots.latest, self._replica.version
+        if base is None or latest is None or base == latest:
+            return False
+        return base.version == version <= latest.version
 
     def _snapshot_version(self) -> int:
         latest = self.ledger.snapshots.latest
@@ -278,18 +312,21 @@ class ReplicaEngine(SharingEngine):
         waiting = sorted({c.rank for c in record.contributions if of[c.rank] == here and self.ledger.waits(c)})
         return bool(waiting) and waiting[record.number % len(waiting)] == self.rank
 
-    async def _write_snapshot(self) -> None:
+    async def _write_snapshot(self, anew: bool = False) -> None:
+        """`anew`: it takes the place of one of the same version, if no round went on from that yet."""
         buffer = self.ledger.snapshots.free_buffer(self.rank)
         self._say(Kind.CLAIM, place=buffer)
         if self.ledger.snapshots.claims.get(buffer) != (self.rank, self.incarnation):
             return  # another rank was quicker; its snapshot serves as well
         version, position = self._replica.version, self._position()
         await self._save(buffer, position)
-        self._say(Kind.SNAPSHOT, position, version, buffer)
+        self._say(Kind.SNAPSHOT, position, version, buffer, samples=float(anew))
         if self.ledger.snapshots.latest == (buffer, version, position):
             self._saved(buffer, position)
+            if anew:
+                self._base = self.ledger.snapshots.latest
 
-    async def _adopt(self, at_least: int) -> None:
+    async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
         """Becomes the latest snapshot of at least that version, waiting for one if need be."""
         while True:
             await self._until(lambda: self._snapshot_version() >= at_least, "for a snapshot to catch up with")
@@ -298,7 +335,7 @@ class ReplicaEngine(SharingEngine):
             contents = self._load(latest.buffer)
             self._look()
             if contents is not None and self.ledger.snapshots.latest == latest:
-                self._replica.adopt(contents)
-                self._replica.version = latest.version
+                self._replica.adopt(contents, latest.version, is_beginning)
+                self._base = latest
                 self._replica.keep_only(self._steps_in(self.ledger.pending(self.rank)))
                 return

@@ -106,8 +106,8 @@ class RoundEngine(ABC):
     def leave(self, for_good: bool = False) -> None:
         """Says once that no more data comes, without waiting for anybody; `for_good`, that this process ends, too."""
         if not self.has_left or for_good:
-            self.has_left = True
             self._say(Kind.FINISH, place=int(for_good))
+            self.has_left = True  # only now: interrupted before, it has to be said again, which does no harm
 
     # -- what strategies call --------------------------------------------------------------------------------------
 

@@ -6,7 +6,8 @@ Owns orders of summation, the finite check and the clip factor. Knows rows only 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -41,8 +42,8 @@ class RowSums:
         self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
         self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         scratch = {
-            dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=accumulator(dtype))
-            for dtype in {c.dtype for c in chunks}
+            dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=wide, device="cpu")
+            for dtype, wide in {c.dtype: accumulator(c.dtype) for c in chunks}.items()
         }
         self._scratch = [scratch[c.dtype][: c.elements] for c in chunks]  # per chunk, in the same memory
 
@@ -135,6 +136,25 @@ class RowSums:
         return self._matrices[key]
 
 
+@contextmanager
+def same_bits_with_any_threads(dtypes: Collection[torch.dtype]) -> Iterator[None]:
+    """Optimizer steps on such tensors in here do not depend on how many threads this process has.
+
+    Threads share a tensor out at places that are no multiples of a vector register. The few numbers left over on each
+    side are computed one by one, and where half types are concerned torch rounds those after every operation instead
+    of once. So a step on half types is taken by one thread, over whole tensors. Wider types give the same bits anyhow.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or all(dtype.itemsize >= 4 for dtype in dtypes):
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:
     """What goes with a result: which parameters any contributor had a gradient for, and the hyper-parameters."""
     present, hyper, last = b"", b"", b""
@@ -163,21 +183,6 @@ def split_meta(blob: bytes) -> tuple[bytes, bytes]:
 def meta_of(record: Round, blob: bytes) -> tuple[bytes, bytes]:
     """What goes with a round's result. One that was refused whole has none: its slot still holds an older round's."""
     return split_meta(blob) if record.contributions else (b"", b"")
-
-
-def average_buffers(buffers: Sequence[torch.Tensor], rows: Sequence[Sequence[torch.Tensor]]) -> None:
-    """Mean of what floats; maximum of what counts (`num_batches_tracked`). Same bits on every rank."""
-    for index, mine in enumerate(buffers):
-        if mine.is_floating_point():
-            wide = torch.zeros(mine.shape, dtype=torch.float64)
-            for row in rows:
-                wide += row[index]
-            mine.copy_(wide / len(rows))
-        elif not mine.is_complex():
-            most = rows[0][index].clone()
-            for row in rows[1:]:
-                most = torch.maximum(most, row[index])
-            mine.copy_(most)
 
 
 @torch.no_grad()

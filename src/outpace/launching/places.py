@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from datetime import timedelta
 
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+LOOPBACK = "127.0.0.1"
 _STORE_TIMEOUT = timedelta(minutes=30)
 
 
 def open_store() -> TCPStore:
-    """The store of a job on this machine. Whoever starts the ranks keeps it, so that none of them is special."""
-    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=_STORE_TIMEOUT)
+    """The store of a job on this machine. Whoever starts the ranks keeps it, so that none of them is special.
+
+    Only this machine can reach it: by itself a store listens on all interfaces, and whoever connects may write there.
+    """
+    listening = socket.create_server((LOOPBACK, 0))
+    port = listening.getsockname()[1]
+    return TCPStore(
+        LOOPBACK,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_STORE_TIMEOUT,
+        master_listen_fd=listening.detach(),  # the store closes it
+    )
 
 
 def environment_of(rank: int, ranks: int, port: int, hosts: int = 1) -> dict[str, str]:
@@ -31,7 +45,7 @@ def environment_of(rank: int, ranks: int, port: int, hosts: int = 1) -> dict[str
         "GROUP_WORLD_SIZE": str(hosts),
         "ROLE_RANK": str(rank),
         "ROLE_WORLD_SIZE": str(ranks),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": LOOPBACK,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",

@@ -22,13 +22,14 @@ class Ending:
     words: str  #: the end of its standard error
     lived_s: float
     joined: int  #: trainings that this life took part in
-    finished: int
+    finished: int  #: of these, ended by `finish()`
+    left: int  #: of these, open when the script ended
     error: str  #: the name of an error that no new start can change, or nothing
 
     @property
     def is_good(self) -> bool:
         """Whether the script came to its end, with every training it began."""
-        return self.code == 0 and self.finished >= self.joined
+        return self.code == 0 and self.finished + self.left >= self.joined
 
     def __str__(self) -> str:
         in_training = ", in the middle of its training" if self.code == 0 else ""
@@ -69,5 +70,5 @@ class Seat:
         self.child = None
         self.has_raised = self.has_raised or code > 0
         report = Report(self._store, self.rank, self._life)
-        counts = report.count("joined"), report.count("finished")
+        counts = report.count("joined"), report.count("finished"), report.count("left")
         return Ending(self.rank, code, words, lived_s, *counts, report.error)

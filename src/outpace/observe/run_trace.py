@@ -9,7 +9,6 @@ import torch
 
 from outpace.engines.base import Ticket
 from outpace.engines.rounds import RoundEngine
-from outpace.environment import whereami
 from outpace.observe.recorder import LogDir, Recorder, check
 from outpace.observe.tensorboard import is_installed, open_board
 from outpace.observe.trace_lines import Header, pausing_line, round_line, strategy_step_line, sync_line, tally_line
@@ -21,12 +20,12 @@ RoundHook = Callable[[Round], None]
 class RunTrace:
     """One rank's steps, synchronisations and rounds."""
 
-    def __init__(self, log_dir: LogDir | None, then: RoundHook | None) -> None:
+    def __init__(self, log_dir: LogDir | None, then: RoundHook | None, rank: int) -> None:
         """Raises `OutpaceError` for an unusable directory, before this rank has met the others."""
         self.on_round = then if log_dir is None else self._round  #: to be called with each round that was applied
         self._log_dir = log_dir
         self._then = then
-        self._rank = whereami().rank
+        self._rank = rank
         self._recorder: Recorder | None = None
         self._begin, self._waited_s, self._version = 0, 0.0, 0  # what the next step is measured from
         if log_dir is not None:

@@ -39,7 +39,7 @@ class Event(NamedTuple):
     round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at; PUBLISH and so on: generation
     place: int = 0  #: row, slot or buffer; SWAP: the peer; SYNC: local steps so far; FINISH: 1 if its process ends
     attempt: int = 0  #: ARRIVE: `pieces_of` tells what it says
-    samples: float = 0.0  #: PUBLISH: the hosts of its readers, see `hosts.address`
+    samples: float = 0.0  #: PUBLISH: the hosts of its readers, see `hosts.address`; SNAPSHOT: 1 if of loaded weights
     value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; TELL: the number
     time_ns: int = 0
 

@@ -212,7 +212,10 @@ class Ledger(LedgerView):
         self._news += bool(wanting)  # later ones serve those who lag, and they look for themselves
         elsewhere = [host for host in wanting if host != self.hosts.of[event.rank]]
         place = SnapshotPlace(event.place, event.round, event.step)
-        if not self._snapshots_of(event.rank).complete(place, event.rank, event.incarnation, bool(elsewhere)):
+        is_anew = event.samples > 0 and self.complete <= event.round
+        if not self._snapshots_of(event.rank).complete(
+            place, event.rank, event.incarnation, bool(elsewhere) or is_anew
+        ):
             return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
         for host in elsewhere:
             self.snapshots_at[host].receive(place)

@@ -82,7 +82,7 @@ class LedgerView:
 
     def least_version(self, host: int) -> int:
         """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""
-        return max(self.hosts.begins.get(host, 0), min(self.completed, default=0))
+        return max(self.hosts.begins.get(host, 0), self.results.oldest)
 
     @property
     def news(self) -> int:

@@ -46,6 +46,11 @@ class Results:
             del oldest[number]
             kept -= 1
 
+    @property
+    def oldest(self) -> int:
+        """The first round whose result is kept, 0 if none is. The same whether its record is known here or not."""
+        return next(iter(self._places or self.completed), 0)
+
     def begin_anew(self) -> None:
         """Another numbering begins: what is kept is of the old one."""
         self.completed, self._places = {}, {}

@@ -45,7 +45,7 @@ class Snapshots:
         """Makes the claimed buffer the latest snapshot, unless one of that version is there or a newer one.
 
         The first of a version stays: two ranks may have begun to write what all start from, and their weights differ.
-        One that another host waits for takes its place.
+        One that another host waits for takes its place, and one of weights that were loaded before anybody trained.
         """
         if self.claims.get(place.buffer) != (rank, incarnation):
             return False

@@ -4,7 +4,7 @@ from outpace.simulation.run import Timing
 from outpace.simulation.scenario import DATA, SHARED, SPLIT, Scenario
 from outpace.simulation.standing import BASELINE, Standing
 from outpace.simulation.timing import full_round_s, ideal_throughput, mean_compute_s, simulate_timing
-from outpace.simulation.training import LossPoint, Training, simulate_training
+from outpace.simulation.training import LossPoint, ScorePoint, Training, simulate_training
 
 __all__ = [
     "BASELINE",
@@ -13,6 +13,7 @@ __all__ = [
     "SPLIT",
     "LossPoint",
     "Scenario",
+    "ScorePoint",
     "Standing",
     "Timing",
     "Training",

@@ -130,6 +130,10 @@ class Run(ABC, Generic[E]):
     def _compute(self, engine: E) -> Contribution:
         """One micro-batch of this rank, at its beginning: the time it takes passes afterwards."""
 
+    def _after_step(self, engine: E) -> None:
+        """What a rank's own loop does after its `step()`, which takes no time."""
+        return
+
     @abstractmethod
     async def _leave(self, engine: E) -> None:
         """The end of a rank that finds no more work."""
@@ -178,6 +182,7 @@ class Run(ABC, Generic[E]):
                 self._count_part()
             else:
                 await self._round_of_parts(engine)
+            self._after_step(engine)
         if self._scenario.is_split:
             self._end_ns, self._made = self._world.clock.now_ns, self._done / self._work.parts
             self._waited_s[engine.rank] = engine.waited_s

@@ -96,8 +96,13 @@ class Work:
     def __init__(self, scenario: Scenario, parts: int) -> None:
         self.parts = parts
         self.taken = [0] * scenario.ranks  #: by each rank
-        self.left = scenario.ranks * scenario.steps * parts
+        self.left = self.total = scenario.ranks * scenario.steps * parts
         self._each = scenario.steps * parts if scenario.is_split else self.left
+
+    @property
+    def taken_share(self) -> float:
+        """How much of the work was taken by now."""
+        return 1 - self.left / self.total
 
     def is_left_for(self, rank: int) -> bool:
         """Whether this rank can take another one."""

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from outpace.engines.base import Work as Contribution
 from outpace.engines.virtual.clock import Clock
@@ -37,6 +40,17 @@ class LossPoint(NamedTuple):
     loss: float
 
 
+class ScorePoint(NamedTuple):
+    """How good a model was on held-out data while it trained."""
+
+    seconds: float
+    share: float  #: of the work that the ranks had taken by then
+    score: Score
+
+
+Schedule = Callable[[Optimizer], LRScheduler]  #: makes a rank's scheduler
+
+
 @dataclass(frozen=True)
 class Training(Timing):
     """What a simulated training showed."""
@@ -45,6 +59,7 @@ class Training(Timing):
     held_out: Score  #: at the end
     metric: Metric  #: what its second number is
     weights: str  #: a hash of the final weights, which are the same on all ranks
+    curve: tuple[ScorePoint, ...] = ()  #: the untrained model, those asked for, and the final one when all have left
 
 
 def simulate_training(
@@ -53,19 +68,25 @@ def simulate_training(
     workload: Workload,
     progress: Progress | None = None,
     watch: Watcher | None = None,
+    schedule: Schedule | None = None,
+    evaluations: int = 0,
 ) -> Training:
     """Trains a workload under a strategy in simulated time. Blocks; the same arguments give the same weights.
 
     Where applying takes no time and all ranks are on one host, arrivals, seals and results come at the times of
     `simulate_timing`, unless several ranks are ready at the same nanosecond. A rank that finds no more work stays to
     apply what the others do; the figures are taken before. Raises `OutpaceError` if ranks end with different weights.
+
+    Each rank's scheduler is stepped after each of its own steps, as in a script. With `evaluations`, the work is cut
+    into so many equal parts, and after each of them the model is scored that belongs to the rank whose step it was: a
+    rank that has just stepped has applied all there is. This takes no simulated time.
     """
     with torch.random.fork_rng(devices=[]):  # a model with dropout draws from torch's own generator
         torch.manual_seed(scenario.seed)
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # many small steps: threads would cost more than they gain
         try:
-            run = _TrainingRun(strategy(choice), scenario, workload, progress, watch)
+            run = _TrainingRun(strategy(choice), scenario, workload, progress, watch, schedule, evaluations)
             run.to_its_end()
             return run.training(choice)
         finally:
@@ -84,11 +105,17 @@ class _TrainingRun(Run[TrainingEngine]):
         workload: Workload,
         progress: Progress | None,
         watch: Watcher | None,
+        schedule: Schedule | None,
+        evaluations: int,
     ) -> None:
         self._workload = workload
         self._models = [workload.model() for _ in range(scenario.ranks)]
         self._losses: list[LossPoint] = []
-        replicas = [chosen.replica(workload.optimizer(model), model) for model in self._models]
+        optimizers = [workload.optimizer(model) for model in self._models]
+        self._schedulers = [schedule(optimizer) for optimizer in optimizers] if schedule is not None else []
+        self._evaluations = evaluations
+        self._curve = [ScorePoint(0.0, 0.0, workload.score(self._models[0]))] if evaluations else []
+        replicas = [chosen.replica(optimizer, model) for optimizer, model in zip(optimizers, self._models, strict=True)]
         rules = chosen.rules(scenario.ranks)
         tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
         world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
@@ -103,12 +130,15 @@ class _TrainingRun(Run[TrainingEngine]):
         for rank, mine in enumerate(weights):
             if mine != weights[0]:
                 raise OutpaceError(f"simulated rank {rank} ended with other weights than rank 0: please report this")
+        held_out = self._workload.score(self._models[0])
+        end = ScorePoint(self._world.clock.now_ns / 1e9, 1.0, held_out)
         return Training(
             **vars(self.timing(choice)),
             losses=tuple(self._losses),
-            held_out=self._workload.score(self._models[0]),
+            held_out=held_out,
             metric=self._workload.metric,
             weights=weights[0],
+            curve=(*self._curve, end) if self._evaluations else (),
         )
 
     def _compute(self, engine: TrainingEngine) -> Contribution:
@@ -123,6 +153,14 @@ class _TrainingRun(Run[TrainingEngine]):
         loss.backward()  # type: ignore[no-untyped-call]
         self._losses.append(LossPoint(self._world.clock.now_ns / 1e9, rank, loss.item()))
         return Contribution(samples=float(len(targets)), loss=loss.item())
+
+    def _after_step(self, engine: TrainingEngine) -> None:
+        if self._schedulers:
+            self._schedulers[engine.rank].step()
+        share = self._work.taken_share
+        if len(self._curve) <= share * self._evaluations < self._evaluations:
+            score = self._workload.score(self._models[engine.rank])
+            self._curve.append(ScorePoint(self._world.clock.now_ns / 1e9, share, score))
 
     async def _leave(self, engine: TrainingEngine) -> None:
         await self._strategy.meet(engine)

@@ -18,9 +18,9 @@ SNAPSHOT_EVERY = 64  #: iterations between snapshots, for ranks that are restart
 class SharingReplica(OptimizerReplica):
     """Publishes its weights; they are averaged when all ranks meet, with the model's buffers."""
 
-    def meeting(self) -> list[torch.Tensor]:
-        """Buffers, and the weights, which differ between ranks."""
-        return [*self.buffers(), *self.published()]
+    def apart(self) -> list[torch.Tensor]:
+        """The weights, which differ between ranks."""
+        return self.published()
 
 
 @dataclass(frozen=True, kw_only=True)

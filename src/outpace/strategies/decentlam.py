@@ -36,9 +36,9 @@ class DecentLaMReplica(SharingReplica):
         """y."""
         return self._y
 
-    def meeting(self) -> list[torch.Tensor]:
-        """Buffers, and the weights themselves."""
-        return [*self.buffers(), *(p.detach() for p in self.parameters)]
+    def apart(self) -> list[torch.Tensor]:
+        """The weights themselves."""
+        return [p.detach() for p in self.parameters]
 
     @torch.no_grad()
     def _own_step(self) -> None:

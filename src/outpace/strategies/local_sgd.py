@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Engine, Result, Ticket, Work
+from outpace.engines.base import Contents, Engine, Result, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica, RoundHook
@@ -55,14 +55,18 @@ class WeightsReplica(OptimizerReplica):
 
     def apply(self, result: Result) -> None:
         """Becomes the mean, or merges it with what was done since it was asked for."""
-        if not result.round.void:
-            self.is_torn = True
-            self._take([p.detach() for p in self.parameters], list(result.gradients))
-            self.is_torn = False
-        self._given = None
-        self.version += 1
+        with self._changing():
+            if not result.round.void:
+                self._take([p.detach() for p in self.parameters], list(result.gradients))
+            self._given = None
+            self.version += 1
         if self._on_round is not None:
             self._on_round(result.round)
+
+    def _become(self, contents: Contents) -> None:
+        """What it contributed before is of other weights."""
+        super()._become(contents)
+        self._given = None
 
     def _take(self, weights: list[torch.Tensor], mean: list[torch.Tensor]) -> None:
         if self._given is None:

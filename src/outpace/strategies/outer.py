@@ -48,7 +48,7 @@ class OuterReplica(WeightsReplica):
         torch._foreach_copy_(weights, [s.detach() for s in self._slow])
 
     def capture(self) -> Contents:
-        """With the outer momentum. A snapshot is written right after an average: slow and fast are the same then."""
+        """With the outer momentum."""
         contents = super().capture()
         momentum = [
             self.outer.state[s]["momentum_buffer"] for s in self._slow if "momentum_buffer" in self.outer.state[s]
@@ -56,12 +56,16 @@ class OuterReplica(WeightsReplica):
         plain = {**contents.plain, "outer": len(momentum)}
         return Contents([*contents.tensors, *momentum], plain)
 
-    def adopt(self, contents: Contents) -> None:
-        """The inverse of `capture`."""
-        super().adopt(contents)
+    def _weights_to_begin_with(self) -> list[torch.Tensor]:
+        """The slow ones, which all ranks share: those of its own steps since the last average are its own."""
+        return [s.detach() for s in self._slow]
+
+    def _become(self, contents: Contents) -> None:
+        """Slow and fast weights are the same, as after an average."""
+        super()._become(contents)
         torch._foreach_copy_([s.detach() for s in self._slow], [p.detach() for p in self.parameters])
-        count = contents.plain["outer"]
-        saved = contents.tensors[len(contents.tensors) - count :]
+        self.outer.state.clear()
+        saved = contents.tensors[len(contents.tensors) - contents.plain["outer"] :]
         for slow, momentum in zip(self._slow, saved, strict=False):
             self.outer.state[slow]["momentum_buffer"] = momentum.clone()
 
@@ -117,17 +121,21 @@ class PairReplica(SharingReplica):
         """Both, one after the other."""
         return self._shared
 
-    def meeting(self) -> list[torch.Tensor]:
-        """Buffers, and the weights themselves."""
-        return [*self.buffers(), *(p.detach() for p in self.parameters)]
+    def apart(self) -> list[torch.Tensor]:
+        """The weights themselves."""
+        return [p.detach() for p in self.parameters]
 
     def met(self) -> None:
         """All begin anew from the mean."""
         self._begin_anew()
 
-    def adopt(self, contents: Contents) -> None:
+    def _weights_to_begin_with(self) -> list[torch.Tensor]:
+        """The slow ones: its steps since it last met a partner are its own."""
+        return self._slow
+
+    def _become(self, contents: Contents) -> None:
         """Begins with what it adopts."""
-        super().adopt(contents)
+        super()._become(contents)
         self._begin_anew()
 
     def prepare(self) -> None:

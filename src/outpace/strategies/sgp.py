@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Engine, Notes, Ticket, Work
+from outpace.engines.base import Contents, Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Publishing, Rules
 from outpace.protocol.schedules import most_peers, push_peers, push_sources
@@ -30,7 +30,7 @@ class PushReplica(SharingReplica):
 
     def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
         super().__init__(inner, model, on_round)
-        self._weight = torch.ones(1, dtype=torch.float64)
+        self._weight = torch.ones(1, dtype=torch.float64, device="cpu")
         self._numerator = [p.detach().clone() for p in self.parameters]
 
     def published(self) -> list[torch.Tensor]:
@@ -46,9 +46,9 @@ class PushReplica(SharingReplica):
         self._weight.fill_(notes[0])
         self._divide()
 
-    def meeting(self) -> list[torch.Tensor]:
+    def apart(self) -> list[torch.Tensor]:
         """The push-weight is averaged, too."""
-        return [*super().meeting(), self._weight]
+        return [*super().apart(), self._weight]
 
     def met(self) -> None:
         """All have the same weights now, and each its whole mass again."""
@@ -56,9 +56,9 @@ class PushReplica(SharingReplica):
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
         self._weight.fill_(1.0)
 
-    def adopt(self, contents: Any) -> None:
+    def _become(self, contents: Contents) -> None:
         """Begins with what it adopts, and with a whole push-weight."""
-        super().adopt(contents)
+        super()._become(contents)
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
         self._weight.fill_(1.0)
 

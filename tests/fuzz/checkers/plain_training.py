@@ -29,7 +29,7 @@ class PlainTraining(Checker):
     def event(self, event: Event, reason: str) -> None:
         if event.kind == Kind.SNAPSHOT and not self._expected and not reason.startswith("ignored"):
             first = self.scene.tensors.snapshots[event.place]
-            self._alone.adopt(Contents([t.clone() for t in first.tensors], first.plain))
+            self._alone.adopt(Contents([t.clone() for t in first.tensors], first.plain), 0, is_beginning=True)
             self._expected.append(fingerprint(self._alone))
 
     def completed(self, record: Round) -> None:

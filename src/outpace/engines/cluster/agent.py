@@ -91,7 +91,7 @@ class Agent:
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
         self._entries: queue.SimpleQueue[Entry | Question] = queue.SimpleQueue()
         self._delivery = Delivery(
-            *(log_fd, self._watch, desk, Bell(memory.word), snapshots, self._membership),
+            *(log_fd, self._inbox, self._watch, desk, Bell(memory.word), snapshots, self._membership),
             *(orders.host, orders.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
         hosts_before = self._watch.ledger.hosts.to_state()

@@ -12,12 +12,13 @@ from collections.abc import Callable
 
 from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, cargo_of, current_rows, is_for
 from outpace.engines.cluster.desk import Desk, Progress
+from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.returning import Standing
 from outpace.engines.cluster.store_log import Entry
 from outpace.engines.local.bell import Bell
 from outpace.engines.local.holds import tag
-from outpace.engines.local.log import RECORD_BYTES, decode
+from outpace.engines.local.log import RECORD_BYTES, append, decode
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.engines.local.watch import Watch
 from outpace.errors import OutpaceError
@@ -31,6 +32,7 @@ class Delivery:
     def __init__(
         self,
         log_fd: int,
+        inbox: Inbox,
         watch: Watch,
         desk: Desk,
         bell: Bell,
@@ -40,7 +42,7 @@ class Delivery:
         has_buffers: bool,
         reduce: Callable[[Round, int], None],
     ) -> None:
-        self._fd, self._watch, self._desk, self._bell = log_fd, watch, desk, bell
+        self._fd, self._inbox, self._watch, self._desk, self._bell = log_fd, inbox, watch, desk, bell
         self._snapshots, self._membership = snapshots, membership
         self._host, self._has_buffers = host, has_buffers
         self._reduce = reduce
@@ -54,14 +56,15 @@ class Delivery:
         """Writes an entry's records. What an agent before this one had written of them is left as it is."""
         start = self._progress.position
         news = self._watch.ledger.news
+        is_own = (entry.host, entry.life) == (self._host, self._desk.life)
+        inbox = entry.inbox if is_own else self._progress.inbox
+        self._note(self._progress._replace(coming=inbox))
         for index, event in enumerate(decode(entry.records)):
             if start + index * RECORD_BYTES >= self.position:
                 record = entry.records[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]
                 self._deliver(event, record)
-        position = start + len(entry.records)
-        is_own = (entry.host, entry.life) == (self._host, self._desk.life)
-        inbox = entry.inbox if is_own else self._progress.inbox
-        self._progress = self._desk.progress = Progress(entry.number + 1, position, inbox, entry.chain)
+        self._note(Progress(entry.number + 1, start + len(entry.records), inbox, inbox, entry.chain))
+        self._inbox.cut(inbox)
         if is_own or self._watch.ledger.news != news:
             self._bell.ring()
 
@@ -77,6 +80,11 @@ class Delivery:
             return None
         return Standing(progress.entries, progress.position, progress.chain, self._watch.ledger.to_state())
 
+    def _note(self, progress: Progress) -> None:
+        """For ranks that wait for what they said, and for the agent that follows."""
+        if progress != self._progress:
+            self._progress = self._desk.progress = progress
+
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)
         was_away = self._host not in self._watch.ledger.hosts.living and event[:2] == (Kind.AGENT, self._host)
@@ -85,7 +93,7 @@ class Delivery:
                 f"host {self._host} did not answer for so long that the others went on without it, and they have "
                 "finished training meanwhile. Their weights are the result; what this host computed since is lost"
             )
-        os.write(self._fd, record)
+        append(self._fd, record)
         self.position += RECORD_BYTES
         self._watch.refresh()
         ledger = self._watch.ledger

@@ -53,8 +53,8 @@ class ClusterEngine(ArenaEngine):
             timeout_s=timeout_s,
             fds=files.fds,
         )
-        keeper = Keeper(orders, desk, self._life, f"[rank {self.rank}, host {host}]")
-        log = SentLog(files.log, Inbox(files.inbox, desk), desk, self.rank)
+        keeper = Keeper(orders, desk, self._life, f"[rank {self.rank}, host {host}]", self._store.variables)
+        log = SentLog(files.log, Inbox(files.inbox, desk), desk)
         rest = (self._snapshots, Bell(self._memory.word), self._life, self._faults, timeout_s)
         return ClusterWatch(keeper, self.rank, self.rules, log, *rest, host=host)
 

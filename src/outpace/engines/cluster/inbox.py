@@ -1,7 +1,7 @@
 """What the ranks of a host, and its agent, want to have in the log of all hosts. Owns the file between them.
 
 Appended like the log itself, by single writes, so that the kernel orders it. How much of it is in the log of all hosts
-is known from that log alone; a new agent goes on from there.
+is known from that log alone; a new agent goes on from there. What is in this host's log is given back.
 """
 
 from __future__ import annotations
@@ -10,11 +10,8 @@ import os
 
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.local.bell import Bell
-from outpace.engines.local.log import RECORD_BYTES, Log, encode, origins
+from outpace.engines.local.log import RECORD_BYTES, Log, Trimming, append, encode
 from outpace.protocol.events import Event
-
-NOBODY = 0  #: origin of what an agent appends
-_NUMBERS = 1 << 16
 
 
 class Inbox:
@@ -22,33 +19,42 @@ class Inbox:
 
     def __init__(self, fd: int, desk: Desk) -> None:
         self._fd = fd
-        self._desk = desk
+        self._trimming = Trimming(fd)
         self._bell = Bell(desk.bell)
 
-    def put(self, event: Event, time_ns: int, origin: tuple[int, int] = (NOBODY, 0)) -> None:
-        """Appends, and wakes the agent."""
-        os.write(self._fd, encode(event, time_ns, origin))
+    def put(self, event: Event, time_ns: int) -> int:
+        """Appends, and wakes the agent. Returns by which place the record lies: others may have appended after it."""
+        append(self._fd, encode(event, time_ns))
+        end = os.fstat(self._fd).st_size
         self._bell.ring()
+        return end
 
     def read(self, position: int, records: int) -> bytes:
         """What was appended from there on, at most so many records."""
         return os.pread(self._fd, records * RECORD_BYTES, position)
 
+    def cut(self, position: int) -> None:
+        """Gives back the memory of what lies before `position`."""
+        self._trimming.cut(position)
+
 
 class SentLog(Log):
     """A rank's view of its host's log. What it appends goes through the inbox, and is there once it came back."""
 
-    def __init__(self, fd: int, inbox: Inbox, desk: Desk, rank: int) -> None:
+    def __init__(self, fd: int, inbox: Inbox, desk: Desk) -> None:
         super().__init__(fd)
         self._inbox, self._desk = inbox, desk
-        self._origin = rank + 1
-        self._sent = int.from_bytes(os.urandom(2), "little")  # not what this rank's last life has sent
-        self._back = self._sent
+        self._progress = desk.progress
+        self._sent = 0  # up to where in the inbox all that this rank has appended lies
 
-    @property
-    def is_back(self) -> bool:
-        """Whether the last record this rank appended is in the log."""
-        return self._back == self._sent
+    def is_back(self, position: int) -> bool:
+        """Whether all that this rank appended is in what was read up to there, or taken from a snapshot instead."""
+        return self._progress.has_brought(self._sent, position)
+
+    def read(self, position: int) -> list[Event]:
+        """The next events. How far the agent is, is looked at before: the log has all of that."""
+        self._progress = self._desk.progress
+        return super().read(position)
 
     def now_ns(self) -> int:
         """The clock of all hosts."""
@@ -56,10 +62,4 @@ class SentLog(Log):
 
     def append(self, event: Event) -> None:
         """Gives it to the agent."""
-        self._sent = (self._sent + 1) % _NUMBERS
-        self._inbox.put(event, self.now_ns(), (self._origin, self._sent))
-
-    def _taken_in(self, records: bytes) -> None:
-        for origin, number in origins(records):
-            if origin == self._origin:
-                self._back = number
+        self._sent = self._inbox.put(event, self.now_ns())

@@ -23,8 +23,9 @@ _LOOK_S = 0.1
 class Keeper:
     """Sees to it that the host has an agent."""
 
-    def __init__(self, orders: Orders, desk: Desk, life: Life, where: str) -> None:
+    def __init__(self, orders: Orders, desk: Desk, life: Life, where: str, env: dict[str, str]) -> None:
         self._orders, self._desk, self._life, self._where = orders, desk, life, where
+        self._env = env  # by which the agent finds the store
         world = orders.layout["world"]
         self._agent, self._start = world, world + 1  # whose lives: the agent's, and of who is starting one
         self._looked = 0.0
@@ -57,7 +58,7 @@ class Keeper:
             )
         self._desk.begin()
         command = [sys.executable, "-m", "outpace.engines.cluster"]
-        env = {**os.environ, "TORCH_CPP_LOG_LEVEL": os.environ.get("TORCH_CPP_LOG_LEVEL", "ERROR")}
+        env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **self._env}
         child = subprocess.Popen(
             command,
             env=env,

@@ -1,7 +1,11 @@
-"""Opens a cluster engine for a replica: who runs on which host, one arena a host, and the job's key.
+"""Opens a cluster engine for a replica: who runs on which host, one arena a host, and the key of this start.
 
 All of it goes through the store, with seals. A secret that all hosts were given makes them hold from the first record
-on; without one they are checksums until every host has the job's key, and whoever reads the store until then has it.
+on; without one they are checksums until every host has the key, and whoever reads the store until then has it.
+
+The same secret may serve many jobs, so the key is made from it and from a nonce of every host: no record of another
+start fits. What is sealed with the secret alone, until there is a key, could be of another start. Nobody relies on it
+for that: a host either has just drawn its own nonce, or gets an answer to a question of its own under the key.
 """
 
 from __future__ import annotations
@@ -23,23 +27,29 @@ from outpace.engines.cluster.starts import Start, hosts_of, start_of
 from outpace.engines.local.arena import Files
 from outpace.engines.local.open import Plan, plan_of
 from outpace.engines.local.rendezvous import Meeting
-from outpace.environment import Place, meeting_name, store_of
+from outpace.environment import Gathering
 from outpace.errors import OutpaceError
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica
 
 TOKEN = "OUTPACE_TOKEN"  #: a secret that all hosts were given; without it the store carries one at the start
+_NONCE_BYTES = 32
 
 
 def open_cluster(
-    replica: OptimizerReplica, rules: Rules, place: Place, max_grad_norm: float | None, timeout_s: float
+    replica: OptimizerReplica, rules: Rules, gathering: Gathering, max_grad_norm: float | None, timeout_s: float
 ) -> ClusterEngine:
     """A running engine. Blocks until every rank of the world is there."""
     check_backend()
-    inner, number = store_of(place, timeout_s), meeting_name().partition("/")[2]
+    place, inner, number = gathering.place, gathering.store, gathering.name.partition("/")[2]
     if inner is None:
         raise OutpaceError('engine="cluster" needs more than one rank; start with torchrun or outpace.spawn')
+    if inner.address is None:
+        raise OutpaceError(
+            f"{place.name} the ranks run on several machines, and torch.distributed was initialised with a file, which "
+            "agents cannot meet through. Set MASTER_ADDR and MASTER_PORT on all of them: rank 0's host and a free port"
+        )
     given = os.environ.get(TOKEN, "")
     start = start_of(inner, hmac.digest(given.encode(), number.encode(), "sha256"), number, place, timeout_s)
     name, store, hosts = start.name, start.store, hosts_of(start)
@@ -59,23 +69,22 @@ def open_cluster(
 
 
 def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Files], None]:
-    """What the first rank of a host does in its new arena: compares with the first host, and leaves the job's key."""
+    """What the first rank of a host does in its new arena: compares with the first host, and leaves the key."""
     mine = hosts[start.place.rank]
 
     def prepare(files: Files) -> None:
         life = start.store.add(start.at(f"lives/{mine}"), 1)
-        is_back = life > 1
-        if mine == 0 and not is_back:
-            start.store.set(start.at("description"), json.dumps(plan.description))
-        else:
-            (found,) = start.expect(["description"], _first_host)
-            check_agreement(plan.description, json.loads(found), start.place.rank)
+        if mine == 0:
+            start.store.compare_set(start.at("description"), "", json.dumps(plan.description))
+        nonce, is_back = nonce_of(start, mine)
+        (found,) = start.expect(["description"], _first_host)
+        check_agreement(plan.description, json.loads(found), start.place.rank)
         if is_back and not os.environ.get(TOKEN):
             raise OutpaceError(
                 f"{start.place.name} was started again, and nobody can tell it the key of the running job. Give all "
                 f"hosts the same secret in {TOKEN} before the job starts, and a host can come back"
             )
-        key = _key(start, mine == 0, max(hosts) + 1)
+        key = key_of(start, mine, nonce, max(hosts) + 1)
         prepare_desk(files.arena, plan.layout, key, life)
         if is_back:
             others = start.store.with_key(key, f"{cluster_of(start.name)}/{PLACE}")
@@ -84,18 +93,43 @@ def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Fi
     return prepare
 
 
-def _key(start: Start, is_first: bool, hosts: int) -> bytes:
-    """With which records are sealed. From a secret that was given, or from one that is in the store only until every
-    host has taken it."""
+def nonce_of(start: Start, host: int) -> tuple[bytes, bool]:
+    """What this host gives to the key of this start, and whether a life of it before this one has drawn that."""
+    drawn = secrets.token_bytes(_NONCE_BYTES)
+    nonce = start.store.compare_set(start.at(_nonce(host)), "", drawn)
+    return nonce, nonce != drawn
+
+
+def key_of(start: Start, host: int, nonce: bytes, hosts: int) -> bytes:
+    """With which records are sealed in this start. Blocks until every host has given its nonce.
+
+    Its own a host does not read again: whoever else writes into the store cannot make it take up another start's key.
+    """
+    places = [_nonce(number) for number in range(hosts)]
+
+    def missing() -> str:
+        return f"hosts {[number for number, place in enumerate(places) if not start.has([place])]}"
+
+    nonces = start.expect(places, missing)
+    nonces[host] = nonce
+    return hmac.digest(_secret(start, host == 0, hosts), start.at("key").encode() + b"".join(nonces), "sha256")
+
+
+def _secret(start: Start, is_first: bool, hosts: int) -> bytes:
+    """The one that was given, or one that is in the store only until every host has taken it."""
     given = os.environ.get(TOKEN)
     if given:
-        return hmac.digest(given.encode(), start.at("key").encode(), "sha256")
+        return given.encode()
     if is_first:
         start.store.set(start.at("token"), secrets.token_bytes(32))
-    (key,) = start.expect(["token"], _first_host)
+    (secret,) = start.expect(["token"], _first_host)
     if start.store.add(start.at("taken"), 1) == hosts:
         start.store.delete_key(start.at("token"))
-    return key
+    return secret
+
+
+def _nonce(host: int) -> str:
+    return f"nonce/{host}"
 
 
 def _first_host() -> str:

@@ -74,7 +74,7 @@ def begin_at(standing: Standing, files: Files, layout: ArenaLayout) -> None:
     snapshots, last = SnapshotStore(memory), layout.world  # the buffer that is claimed last
     snapshots.write(last, Contents([], {}), standing.ledger, standing.position)
     snapshots.announce(last)
-    Desk(memory).progress = Progress(standing.entries, standing.position, 0, standing.chain)
+    Desk(memory).progress = Progress(standing.entries, standing.position, chain=standing.chain)
 
 
 class Reception:

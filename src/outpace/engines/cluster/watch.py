@@ -8,7 +8,7 @@ from typing import Any
 from outpace.engines.cluster.inbox import SentLog
 from outpace.engines.cluster.keeper import Keeper
 from outpace.engines.local.bell import SLICE_S
-from outpace.engines.local.watch import Watch
+from outpace.engines.local.watch import ASLEEP_S, Watch
 from outpace.errors import TimedOut
 
 
@@ -22,17 +22,22 @@ class ClusterWatch(Watch):
         self._keeper = keeper
 
     def _until_folded(self) -> None:
-        began = time.monotonic()
+        began = looked = time.monotonic()
+        asleep_s = 0.0
         self.refresh()
-        while not self.log.is_back:
-            self._keeper.look()
-            self._bell.wait(self._shown, SLICE_S)
-            self.refresh()
-            if time.monotonic() - began > self._timeout_s:
+        while not self.log.is_back(self.position):
+            now = time.monotonic()
+            if now - looked > ASLEEP_S:  # it is this rank that stood still, and not the agent
+                asleep_s += now - looked
+            looked = now
+            if now - began - asleep_s > self._timeout_s:
                 raise TimedOut(
                     f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s for the agent of "
                     f"host {self.ledger.host} to commit to the store. See whether it is stopped, or raise timeout_s"
                 )
+            self._keeper.look()
+            self._bell.wait(self._shown, SLICE_S)
+            self.refresh()
         self.waited_s += time.monotonic() - began
 
     def _check(self) -> None:

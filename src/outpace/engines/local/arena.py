@@ -9,29 +9,37 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
+import logging
 import mmap
 import os
 import shutil
 import struct
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from outpace.engines.local import order
 from outpace.engines.local.layout import ArenaLayout
 from outpace.engines.local.life import Life
+from outpace.engines.local.mapped import give_back, mapped
 from outpace.errors import ArenaFull, ArenaInvalid
+from outpace.free_memory import available_bytes
+
+log = logging.getLogger("outpace")
 
 MAGIC = b"outpace\0"
 LAYOUT_VERSION = 1
 _HEAD = struct.Struct("<8sII16s")  # magic, layout version, length of the description, job id
 _DIRECTORY_PREFIX = f"outpace-{os.getuid()}-"
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOENT)  #: by a seccomp profile, or /proc is not there
 NAMES = ("arena", "log", "life", "inbox")
 _in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its own life
 
@@ -67,42 +75,74 @@ class Files:
         """Closes them. Drops this process's life, so it comes last of all."""
         for fd in self.fds:
             os.close(fd)
+        if self.directory is not None:
+            _in_use.discard(self.directory)
 
 
 def create_files() -> Files:
     """New, empty files: anonymous where the system can, else in a private directory."""
     directory = os.environ.get("OUTPACE_ARENA_DIR")
     if directory is None and hasattr(os, "memfd_create"):
-        return Files(tuple(_anonymous(name) for name in NAMES))
-    base = Path(directory or ("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir()))
-    _sweep(base)
-    path = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX, dir=base))
-    _in_use.add(path)
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-    return Files(tuple(os.open(path / name, flags | _append_flag(name), 0o600) for name in NAMES), path)
+        try:
+            return _anonymous_files()
+        except OSError as error:
+            if error.errno not in _FORBIDDEN:
+                raise
+            _say_forbidden(str(error), _usual_directory())
+    return _named_files(Path(directory) if directory else _usual_directory())
 
 
-def open_files(paths: Sequence[str], directory: Path | None) -> Files:
-    """Opens another rank's files. Raises OSError if they are gone."""
-    fds: list[int] = []
+def _usual_directory() -> Path:
+    return Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
+
+
+@cache
+def _say_forbidden(why: str, directory: Path) -> None:
+    log.warning(
+        "anonymous shared memory is not to be had here (memfd_create: %s), so the arena lies in files in %s; if all "
+        "ranks are killed, they stay there until the next start. To choose another directory, set OUTPACE_ARENA_DIR",
+        *(why, directory),
+    )
+
+
+def _named_files(base: Path) -> Files:
+    while True:
+        _sweep(base)
+        path = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX, dir=base))
+        try:
+            return open_files([str(path / name) for name in NAMES], path, os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:
+            continue  # another job swept it before this one could say that it lives there
+
+
+def open_files(paths: Sequence[str], directory: Path | None, flags: int = 0) -> Files:
+    """Opens another rank's files. Raises OSError if they are gone.
+
+    The file of lives comes first: whoever has entered it keeps the others from being swept away.
+    """
+    fds: dict[str, int] = {}
     if directory is not None:
         _in_use.add(directory)
     try:
-        for name, path in zip(NAMES, paths, strict=True):
-            fds.append(os.open(path, os.O_RDWR | _append_flag(name)))
-            if os.fstat(fds[-1]).st_uid != os.geteuid():
+        for name, path in sorted(zip(NAMES, paths, strict=True), key=lambda named: named[0] != "life"):
+            fd = fds[name] = os.open(path, os.O_RDWR | flags | _append_flag(name), 0o600)
+            if os.fstat(fd).st_uid != os.geteuid():
                 raise ArenaInvalid(f"the arena at {path} belongs to another user; it was left untouched")
+            if name == "life" and directory is not None and not (Life(fd).enter() and os.fstat(fd).st_nlink):
+                raise FileNotFoundError(errno.ENOENT, "its ranks are gone", str(directory))
     except BaseException:
-        for fd in fds:
+        for fd in fds.values():
             os.close(fd)
+        if directory is not None:
+            _in_use.discard(directory)
         raise
-    return Files(tuple(fds), directory)
+    return Files(tuple(fds[name] for name in NAMES), directory)
 
 
-def remove_directory(files: Files, world: int) -> None:
-    """Removes the files' names once nobody else lives in them. Anonymous files need nothing."""
-    if files.directory is not None and not any(Life(files.life).lives(rank) for rank in range(world)):
-        shutil.rmtree(files.directory, ignore_errors=True)
+def remove_directory(files: Files) -> None:
+    """Removes the files' names if nobody else is about to use them. Anonymous files need nothing."""
+    if files.directory is not None and Life(files.life).leave_empty():
+        _remove(files.directory)
 
 
 def write_header(fd: int, layout: ArenaLayout, job: bytes, description: dict[str, Any]) -> None:
@@ -142,8 +182,8 @@ def read_header(fd: int, job: bytes | None = None) -> dict[str, Any]:
 
 def check_room(layout: ArenaLayout, kept: int) -> None:
     """Raises `ArenaFull` before anything is written, if the memory training needs is not there."""
-    need, room = layout.usual_bytes(kept), _available_bytes()
-    if need > room:
+    need, room = layout.usual_bytes(kept), available_bytes()
+    if room is not None and need > room:
         raise ArenaFull(
             f"training with {layout.world} ranks needs {_size(need)} of shared memory, and {_size(room)} are free: "
             f"one vector of {_size(layout.vector_bytes)} for each rank, {kept} + 2 for results, and two snapshots. "
@@ -171,12 +211,18 @@ class Memory:
     """The mapped arena."""
 
     def __init__(self, fd: int, layout: ArenaLayout) -> None:
+        order.take_part()
         self.layout = layout
-        self._map = mmap.mmap(fd, layout.total_bytes)
+        self._map = mapped(fd, layout.total_bytes)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.raw = memoryview(self._map)
         self._touched: set[int] = set()
         self.word = ctypes.c_uint32.from_buffer(self._map, layout.control)
+
+    def close(self) -> None:
+        """Gives the memory back at once. Whoever still has a view of it sees zeros."""
+        with contextlib.suppress(OSError):  # then it is given back when nobody has a view of it any more
+            give_back(self._map)
 
     def region(self, offset: int, nbytes: int) -> torch.Tensor:
         """A byte tensor inside the arena."""
@@ -214,42 +260,48 @@ def _append_flag(name: str) -> int:
     return os.O_APPEND if name in ("log", "inbox") else 0
 
 
-def _anonymous(name: str) -> int:
-    fd = os.memfd_create(f"outpace-{name}")
-    if not _append_flag(name):
-        return fd
-    appending = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_APPEND)
-    os.close(fd)
-    return appending
+def _anonymous_files() -> Files:
+    fds: list[int] = []
+    try:
+        for name in NAMES:
+            fds.append(os.memfd_create(f"outpace-{name}"))
+            if flag := _append_flag(name):
+                appending = os.open(f"/proc/self/fd/{fds[-1]}", os.O_RDWR | flag)
+                os.close(fds[-1])
+                fds[-1] = appending
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return Files(tuple(fds))
 
 
 def _sweep(base: Path) -> None:
-    """Removes what a killed run left behind: directories of ours in which nobody lives."""
+    """Removes what a killed run left behind: directories of ours that nobody has entered.
+
+    The lock decides, and not what was seen before: a directory that another job is just making is either locked by that
+    job, and stays, or by this one; then that job sees it gone and makes another one.
+    """
     for path in set(base.glob(_DIRECTORY_PREFIX + "*")) - _in_use:
         try:
             fd = os.open(path / "life", os.O_RDWR)
         except OSError:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # killed before the first file was there
             continue
         try:
-            abandoned = not any(Life(fd).lives(rank) for rank in range(1024))
+            if Life(fd).is_abandoned():
+                _remove(path)
         finally:
             os.close(fd)
-        if abandoned:
-            shutil.rmtree(path, ignore_errors=True)
 
 
-def _available_bytes() -> int:
-    """Memory that can still be used: what the system has free, or what the container may still take."""
-    free = sys.maxsize
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        for line in meminfo.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                free = int(line.split()[1]) * 1024
-    limit, used = Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory.current")
-    if limit.exists() and used.exists() and (text := limit.read_text().strip()) != "max":
-        free = min(free, int(text) - int(used.read_text()))
-    return free
+def _remove(directory: Path) -> None:
+    """The file of lives goes last: without it, nobody could tell whether the rest is abandoned."""
+    with contextlib.suppress(OSError):
+        for name in sorted(NAMES, key=lambda name: name == "life"):
+            (directory / name).unlink(missing_ok=True)
+        directory.rmdir()
 
 
 def _size(nbytes: int) -> str:

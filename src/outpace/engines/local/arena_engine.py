@@ -25,7 +25,7 @@ from outpace.engines.local.rendezvous import Meeting
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.engines.local.watch import Watch
 from outpace.engines.replicas import ReplicaEngine, T
-from outpace.engines.sums import join_meta, meta_of
+from outpace.engines.sums import join_meta, meta_of, same_bits_with_any_threads
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
@@ -57,7 +57,7 @@ class ArenaEngine(ReplicaEngine):
         self._faults = Faults()
         self._life = Life(self._files.life)
         self._snapshots = SnapshotStore(self._memory)
-        self._vector = vector
+        self._vector, self._dtypes = vector, {entry.dtype for entry in vector.entries}
         self._shared = shared
         self._max_grad_norm = max_grad_norm
         self._holds = Holds(self._memory, rank)
@@ -113,10 +113,13 @@ class ArenaEngine(ReplicaEngine):
         """Gives up this rank's life and its files. Pending work stays in the ledger."""
         if self._files is None:
             return
+        self._watch.close()
         self._holds.release()
-        arena.remove_directory(self._files, self.world)
-        self._files.close()
-        self._files = None  # type: ignore[assignment]
+        files, self._files = self._files, None  # type: ignore[assignment]
+        arena.remove_directory(files)
+        files.close()
+        self._views.clear()
+        self._memory.close()
 
     # -- the log ---------------------------------------------------------------------------------------------------
 
@@ -128,7 +131,7 @@ class ArenaEngine(ReplicaEngine):
         return self._watch.placed
 
     def _position(self) -> int:
-        return self._watch.log.position
+        return self._watch.position
 
     async def _until(self, predicate: Callable[[], bool], purpose: str) -> None:
         if not predicate():
@@ -156,7 +159,9 @@ class ArenaEngine(ReplicaEngine):
             layout = self._memory.layout
             present, hyper = meta_of(record, self._memory.read_meta(layout.slot_meta(record.slot)))
             self._faults.at("applying", record.number)
-            self._replica.apply(self.own(Result(record, self._vector_at(layout.slot(record.slot)), present, hyper)))
+            result = Result(record, self._vector_at(layout.slot(record.slot)), present, hyper)
+            with same_bits_with_any_threads(self._dtypes):
+                self._replica.apply(self.own(result))
         finally:
             self._holds.release()
 
@@ -223,8 +228,7 @@ class ArenaEngine(ReplicaEngine):
         self._buffers.write(place, self.rank, self._replica.meeting())
 
     def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
-        self._buffers.average(place, ranks, self._replica.meeting())
-        self._replica.met()
+        self._replica.meet([self._buffers.read(place, rank) for rank in sorted(ranks)])
 
     def _assist(self) -> bool:
         """Moves the run along while waiting. True if that changed something worth another look."""

@@ -1,37 +1,34 @@
-"""Model buffers (BatchNorm statistics and the like): local while training, averaged when all ranks meet.
+"""Where ranks leave for a meeting what is local while they train: model buffers, and weights that are averaged.
 
 Rows are written before the event that shows them. Two parities in turn: a rank can be at most one meeting ahead of
-one that still reads, because the next meeting needs both.
+one that still reads, because the next meeting needs both. Shapes are those of the start, at every meeting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 
 from outpace.engines.local.arena import Memory
-from outpace.engines.sums import average_buffers
 from outpace.vector import packed, place
 
 
 class BufferRows:
-    """Every rank's buffers in the arena."""
+    """What every rank has left, in the arena."""
 
     def __init__(self, memory: Memory, like: Sequence[torch.Tensor]) -> None:
         self._memory = memory
+        self._like = [torch.empty_like(tensor, device="meta") for tensor in like]
         self._offsets, _ = packed(like)
 
-    def write(self, parity: int, rank: int, buffers: Sequence[torch.Tensor]) -> None:
-        """Leaves this rank's buffers for the meeting."""
-        for mine, shared in zip(buffers, self._views(parity, rank, buffers), strict=True):
+    def write(self, parity: int, rank: int, left: Sequence[torch.Tensor]) -> None:
+        """Leaves what this rank has for the meeting."""
+        for mine, shared in zip(left, self.read(parity, rank), strict=True):
             shared.copy_(mine)
 
-    def average(self, parity: int, ranks: Iterable[int], buffers: Sequence[torch.Tensor]) -> None:
-        """Makes `buffers` the mean of what these ranks left."""
-        average_buffers(buffers, [self._views(parity, rank, buffers) for rank in sorted(ranks)])
-
-    def _views(self, parity: int, rank: int, like: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def read(self, parity: int, rank: int) -> list[torch.Tensor]:
+        """What a rank has left, in place."""
         layout = self._memory.layout
         region = self._memory.region(layout.buffer_row(parity, rank), layout.buffer_bytes)
-        return [place(region, offset, t) for offset, t in zip(self._offsets, like, strict=True)]
+        return [place(region, offset, like) for offset, like in zip(self._offsets, self._like, strict=True)]

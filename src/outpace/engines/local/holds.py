@@ -9,8 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from outpace.engines.local import order
 from outpace.engines.local.arena import Memory
 from outpace.protocol.round import Round
+
+_SLOT_BITS = 16  #: of a hold; the rest is the attempt's tag
+_SLOT_MASK = (1 << _SLOT_BITS) - 1
 
 
 def tag(round_: Round) -> int:
@@ -24,21 +28,20 @@ class Holds:
     def __init__(self, memory: Memory, rank: int) -> None:
         layout = memory.layout
         self._rank = rank
-        self._words = [memory.numbers(layout.hold(r), 2, "Q") for r in range(layout.world + 1)]
+        self._words = [memory.numbers(layout.hold(r), 1, "Q") for r in range(layout.world + 1)]
 
     def take(self, round_: Round) -> None:
-        """Says that this rank uses the round's slot."""
-        mine = self._words[self._rank]
-        mine[0] = 0  # never show the old slot with the new round
-        mine[1] = tag(round_)
-        mine[0] = round_.slot + 1
+        """Says that this rank uses the round's slot. What it reads from here on, the log first, it reads after that."""
+        self._words[self._rank][0] = tag(round_) << _SLOT_BITS | round_.slot + 1  # in one word: never half of two
+        order.before_looking()
 
     def release(self) -> None:
-        """Says that this rank uses no slot."""
+        """Says that this rank uses no slot: it has read and written there what it wanted to."""
+        order.before_showing()
         self._words[self._rank][0] = 0
 
     def others_use(self, slot: int, mark: int, living: Iterable[int]) -> bool:
         """Whether another living rank still uses the slot for something else than `mark`."""
-        words = self._words
-        others = (words[rank] for rank in living if rank != self._rank)
-        return any(word[0] == slot + 1 and word[1] != mark for word in others)
+        order.before_looking()
+        held = (self._words[rank][0] for rank in living if rank != self._rank)
+        return any(word & _SLOT_MASK == slot + 1 and word >> _SLOT_BITS != mark for word in held)

@@ -15,6 +15,8 @@ import sys
 
 _FLOCK = struct.Struct("hhlli4x") if sys.platform.startswith("linux") else struct.Struct("qqihh")
 
+_USERS = 1 << 30  #: a byte beyond all ranks, locked together by all who use the files
+
 
 class Life:
     """The file of lives, opened once per process."""
@@ -24,13 +26,7 @@ class Life:
 
     def take(self, rank: int) -> bool:
         """Marks this process as the living one of `rank`. False if another process still is."""
-        try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, rank, os.SEEK_SET)
-        except OSError as error:
-            if error.errno in (errno.EACCES, errno.EAGAIN):
-                return False
-            raise
-        return True
+        return self._locks(fcntl.LOCK_EX, rank, 1)
 
     def wait_for(self, rank: int) -> None:
         """Becomes the living one of `rank` as soon as nobody else is."""
@@ -40,6 +36,19 @@ class Life:
         """Gives up what `take` took."""
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank, os.SEEK_SET)
 
+    def enter(self) -> bool:
+        """Says that this process uses the files that lie beside this one. False if somebody removes them just now."""
+        return self._locks(fcntl.LOCK_SH, _USERS, 1)
+
+    def leave_empty(self) -> bool:
+        """Takes that back. True if nobody else uses them; nobody can enter then until this file is closed."""
+        self.drop(_USERS)
+        return self._locks(fcntl.LOCK_EX, _USERS, 1)
+
+    def is_abandoned(self) -> bool:
+        """Whether no process uses the files, nor is the living one of any rank; nobody can enter then, as above."""
+        return self._locks(fcntl.LOCK_EX, 0, 0)
+
     def lives(self, rank: int) -> bool:
         """Whether another process holds `rank`. Not meant for one's own."""
         return self._probe(rank)[0] != fcntl.F_UNLCK
@@ -48,6 +57,16 @@ class Life:
         """The process id of the living holder, 0 if there is none."""
         kind, pid = self._probe(rank)
         return 0 if kind == fcntl.F_UNLCK else pid
+
+    def _locks(self, kind: int, start: int, length: int) -> bool:
+        """Takes a lock if no other process has one that forbids it. Length 0 means all that follows."""
+        try:
+            fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, length, start, os.SEEK_SET)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
 
     def _probe(self, rank: int) -> tuple[int, int]:
         if sys.platform.startswith("linux"):

@@ -1,7 +1,7 @@
 """The log of one host: 64-byte records, each appended by one `write`, so that the kernel orders them.
 
-A record is there or it is not; a process stopped or killed while appending can hold nothing. Owns the encoding and
-the reading position; decides nothing.
+A record is there or it is not; a process stopped or killed while appending can hold nothing. Owns the encoding;
+decides nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Iterator
 from zlib import crc32
 
+from outpace.engines.local import order
 from outpace.errors import ArenaInvalid
 from outpace.protocol.events import Event
 
 RECORD_BYTES = 64
-# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum,
-# and between hosts who appended it, as its how-manieth
-_RECORD = struct.Struct("<BxHIQQIIddQIHH")
-_ORIGIN = struct.Struct("<HH")
+# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum
+_RECORD = struct.Struct("<BxHIQQIIddQI4x")
 _CHECKED_BYTES = 56
 READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a second read
 _READ_BYTES = RECORD_BYTES * READ_RECORDS
@@ -33,15 +31,10 @@ class LogCut(Exception):
     """The records wanted next were given back; whoever needs them adopts a snapshot."""
 
 
-def encode(event: Event, time_ns: int = 0, origin: tuple[int, int] = (0, 0)) -> bytes:
+def encode(event: Event, time_ns: int = 0) -> bytes:
     """An event as one record, with the time it is appended at."""
-    body = _RECORD.pack(*event[:-1], time_ns, 0, 0, 0)[:_CHECKED_BYTES]
-    return body + crc32(body).to_bytes(4, "little") + _ORIGIN.pack(*origin)
-
-
-def origins(records: bytes) -> Iterator[tuple[int, int]]:
-    """Who appended each record, and as its how-manieth."""
-    return (_ORIGIN.unpack_from(records, end - 4) for end in range(RECORD_BYTES, len(records) + 1, RECORD_BYTES))
+    body = _RECORD.pack(*event[:-1], time_ns, 0)[:_CHECKED_BYTES]
+    return body + crc32(body).to_bytes(4, "little") + bytes(4)
 
 
 def decode(records: bytes) -> list[Event]:
@@ -50,23 +43,47 @@ def decode(records: bytes) -> list[Event]:
     for fields in _RECORD.iter_unpack(records):
         if not fields[0]:
             raise LogCut  # a hole reads as zeros, and no event has kind 0
-        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-3]:
+        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-1]:
             raise ArenaInvalid(
                 "a record of the shared log is damaged: something else wrote into this job's memory. "
                 "Nothing was applied from it; restart from the last checkpoint"
             )
-        events.append(Event._make(fields[:-3]))
+        events.append(Event._make(fields[:-1]))
         start += RECORD_BYTES
     return events
 
 
-class Log:
-    """One rank's view of the log: appends at the end, reads from its own position."""
+def append(fd: int, record: bytes) -> None:
+    """Shows one record to all who read that file. They see it after everything that this process did to shared memory
+    before, and before anything that it does there afterwards."""
+    order.before_showing()
+    os.write(fd, record)
+    order.before_showing()
+
+
+class Trimming:
+    """Gives back the memory of a file's beginning, which then reads as zeros."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._cut = 0
-        self.position = 0  #: bytes read so far
+
+    def cut(self, position: int) -> None:
+        """What lies before `position` is not needed any more."""
+        position -= position % 4096
+        if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
+            return
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.fallocate(self._fd, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(position))
+        self._cut = position
+
+
+class Log:
+    """One rank's view of the log: appends at the end, reads from any position, in bytes."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._trimming = Trimming(fd)
 
     def now_ns(self) -> int:
         """The clock that events are timed by."""
@@ -74,29 +91,23 @@ class Log:
 
     def append(self, event: Event) -> None:
         """Adds an event. Takes about a microsecond and cannot be torn."""
-        os.write(self._fd, encode(event, self.now_ns()))
+        append(self._fd, encode(event, self.now_ns()))
 
-    def has_news(self) -> bool:
-        """Whether `read_new` would find anything."""
-        return bool(os.pread(self._fd, 1, self.position))
+    def close(self) -> None:
+        """Its file is about to be closed, and the number may be another file's then."""
+        self._fd = -1
 
-    def read_new(self) -> list[Event]:
-        """The next events. Whoever has folded one moves `position` on by a record, so that none can get lost."""
-        records = os.pread(self._fd, _READ_BYTES, self.position)
+    def has_news(self, position: int) -> bool:
+        """Whether `read` would find anything there."""
+        return bool(os.pread(self._fd, 1, position))
+
+    def read(self, position: int) -> list[Event]:
+        """The next events from there on, at most `READ_RECORDS`."""
+        records = os.pread(self._fd, _READ_BYTES, position)
         if not records:
             return []
-        events = decode(records)
-        self._taken_in(records)
-        return events
-
-    def _taken_in(self, records: bytes) -> None:
-        """These are about to be folded."""
+        return decode(records)
 
     def cut(self, position: int) -> None:
         """Gives back the memory of records before `position`. Positions stay as they are."""
-        position -= position % 4096
-        if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
-            return
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.fallocate(self._fd, _KEEP_SIZE | _PUNCH_HOLE, ctypes.c_long(0), ctypes.c_long(position))
-        self._cut = position
+        self._trimming.cut(position)

@@ -9,7 +9,7 @@ from outpace.engines.local.arena import header_bytes
 from outpace.engines.local.engine import LocalEngine
 from outpace.engines.local.layout import ArenaLayout
 from outpace.engines.local.rendezvous import Meeting
-from outpace.environment import Place, meeting_name, store_of
+from outpace.environment import Gathering
 from outpace.protocol.results import Results
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica
@@ -49,12 +49,11 @@ def plan_of(replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None
 
 
 def open_local(
-    replica: OptimizerReplica, rules: Rules, place: Place, max_grad_norm: float | None, timeout_s: float
+    replica: OptimizerReplica, rules: Rules, gathering: Gathering, max_grad_norm: float | None, timeout_s: float
 ) -> LocalEngine:
     """A running engine. Blocks until every rank of the world is there."""
-    plan = plan_of(replica, rules, max_grad_norm)
-    store = store_of(place, timeout_s)
-    meeting = Meeting(store, meeting_name(), place.rank, range(place.world), timeout_s, restarts=rules.restarts)
+    plan, (place, store, name) = plan_of(replica, rules, max_grad_norm), gathering
+    meeting = Meeting(store, name, place.rank, range(place.world), timeout_s, restarts=rules.restarts)
     engine = LocalEngine(
         *(replica, plan.vector, plan.shared, rules, plan.layout, plan.description),
         *(meeting, place.rank, max_grad_norm, timeout_s),

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import torch
 
+from outpace.engines.local import order
 from outpace.engines.local.arena import Memory
 from outpace.engines.local.faults import Faults
 from outpace.engines.local.holds import tag
@@ -73,6 +74,7 @@ class Reduction:
                 return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
             torch.mul(summed, scale, out=out[index])
             squares[word + 2] = found
+            order.before_showing()
             words[word + 1] = mark
         return self.ending(sealed)
 

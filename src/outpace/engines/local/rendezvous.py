@@ -75,7 +75,7 @@ class Meeting:
             if self._replace(said, json.dumps(note)):
                 return files
             if makes:  # somebody was quicker
-                arena.remove_directory(files, layout.world)
+                arena.remove_directory(files)
             files.close()
 
     def end(self) -> None:
@@ -91,7 +91,7 @@ class Meeting:
             arena.reserve(files, layout, kept)
             self._prepare(files)
         except BaseException:
-            arena.remove_directory(files, layout.world)
+            arena.remove_directory(files)
             files.close()
             raise
         return files, job

@@ -6,8 +6,11 @@ event means is the ledger's business.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import get_ident
 
 from outpace.engines.local.bell import SLICE_S, Bell
 from outpace.engines.local.faults import Faults
@@ -15,7 +18,7 @@ from outpace.engines.local.life import Life
 from outpace.engines.local.log import READ_RECORDS, RECORD_BYTES, Log, LogCut
 from outpace.engines.local.snapshot import SnapshotStore
 from outpace.environment import cores
-from outpace.errors import BelowQuorum, TimedOut
+from outpace.errors import BelowQuorum, OutpaceError, TimedOut
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
@@ -26,6 +29,19 @@ ASLEEP_S = 1.0  #: who did not even look for so long was stopped; several times 
 LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
 _ANSWERED = (Kind.ARRIVE, Kind.PUBLISH, Kind.SWAP)  #: a rank wants to know what became of these
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
+
+
+@dataclass(slots=True)
+class Fold:
+    """A ledger, and how much of the log is in it. Both change together, or are given up together.
+
+    A signal handler may raise between any two instructions. So whoever folds says so first: a fold that its own thread
+    finds under way was torn by an exception, and is made anew. Nothing is caught, so nothing can come before the catch.
+    """
+
+    ledger: Ledger
+    position: int = 0  #: bytes of the log
+    by: int = 0  #: the thread that is folding into it, 0 while it is whole
 
 
 class Watch:
@@ -44,7 +60,7 @@ class Watch:
         host: int = 0,
     ) -> None:
         self.rank = rank
-        self.ledger = Ledger(rules, host)
+        self._fold = Fold(Ledger(rules, host))
         self.waited_s = 0.0
         self.helpers = 0  #: how many waiters a sealed round is worth waking for
         self.placed = ""  #: what became of what this rank last gave away, in words
@@ -58,33 +74,62 @@ class Watch:
         self._probed = 0.0
         self._shown = 0
 
+    @property
+    def ledger(self) -> Ledger:
+        """What the log made of all events up to `position`. Never half of one of them."""
+        by = self._fold.by
+        if by and by == get_ident():
+            self.refresh()
+        return self._fold.ledger
+
+    @property
+    def position(self) -> int:
+        """How far this rank has read the log, in bytes."""
+        return self._fold.position
+
     def refresh(self) -> None:
-        """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed."""
+        """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed.
+
+        It ends with what it folded itself, also if a signal handler looked at the log in the middle of it.
+        """
         self._shown = self._bell.value()
-        while events := self._read_new():
-            log, fold = self.log, self.ledger.apply
+        fold = self._fold
+        if fold.by:
+            fold = Fold(Ledger(fold.ledger.rules, fold.ledger.host))
+        fold.by = get_ident()
+        while True:
+            try:
+                events = self.log.read(fold.position)
+            except LogCut:
+                fold = self._fold_of_snapshot()
+                continue
+            apply = fold.ledger.apply
             for event in events:
-                reason = fold(event)
-                log.position += RECORD_BYTES
+                reason = apply(event)
+                fold.position += RECORD_BYTES
                 if event[1] == self.rank and event[0] in _ANSWERED:
                     self.placed = reason
             if len(events) < READ_RECORDS:
                 break
+        fold.by = 0
+        self._fold = fold
 
-    def _read_new(self) -> list[Event]:
-        """A rank that was away so long that its place in the log is gone takes the ledger from a snapshot first."""
+    def _fold_of_snapshot(self) -> Fold:
+        """For a rank that was away so long that its place in the log is gone, or whose fold was torn after it was."""
+        before, began = self._fold.ledger, time.monotonic()
         while True:
-            try:
-                return self.log.read_new()
-            except LogCut:
-                buffer = self._snapshots.hinted()
-                plain = None if buffer is None else self._snapshots.read_plain(buffer)
-                if plain is None:  # it is being overwritten, and a newer one is about to be hinted at
-                    time.sleep(SLICE_S)
-                else:
-                    self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
-                    self.ledger = Ledger.from_state(self.ledger.rules, plain["ledger"], self.ledger.host)
-                    self.log.position = plain["position"]
+            buffer = self._snapshots.hinted()
+            plain = None if buffer is None else self._snapshots.read_plain(buffer)
+            if plain is not None:
+                self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
+                return Fold(Ledger.from_state(before.rules, plain["ledger"], before.host), plain["position"])
+            if time.monotonic() - began > self._timeout_s:
+                raise TimedOut(
+                    f"[rank {self.rank}] what this rank missed is no longer in the log, and no snapshot to go on from "
+                    f"was written within {self._timeout_s:.0f} s. See whether the other ranks of its host are stopped, "
+                    "or raise timeout_s"
+                )
+            time.sleep(SLICE_S)  # it is being overwritten, and a newer one is about to be hinted at
 
     def append(self, event: Event) -> None:
         """Appends in this rank's name, folds, and wakes the others if there is something to wake up for."""
@@ -106,6 +151,13 @@ class Watch:
         """Takes in what was appended just now."""
         self.refresh()
 
+    def close(self) -> None:
+        """Reads no more. What was read can still be asked for."""
+        with contextlib.suppress(OutpaceError):  # a damaged log: then that is why it closes
+            if self._fold.by:
+                self.refresh()
+        self.log.close()
+
     def _check(self) -> None:
         """Raises if no wait can come to a good end."""
         if self.ledger.below_quorum:
@@ -122,8 +174,8 @@ class Watch:
         try:
             while not until():
                 self._check()
-                seen = self.log.position
-                if meanwhile() or self.log.position != seen:
+                seen = self.position
+                if meanwhile() or self.position != seen:
                     continue  # helping looks at the log, too, and may have seen what is waited for
                 now = time.monotonic()
                 if now - looked > ASLEEP_S:  # it is this rank that stood still, and nobody it waits for
@@ -151,7 +203,7 @@ class Watch:
         slice_s = SLICE_S if waited_s < LONG_WAIT_S else LONG_SLICE_S
         for _ in range(round(PROBE_S / slice_s)):
             self._bell.wait(self._shown, slice_s)
-            if self._bell.value() != self._shown or self.log.has_news():
+            if self._bell.value() != self._shown or self.log.has_news(self.position):
                 return
 
     def seal_if_due(self) -> bool:

@@ -13,7 +13,7 @@ import torch
 
 from outpace.engines.base import Contents, Notes, Replica, Result, Work
 from outpace.engines.replicas import ReplicaEngine, T
-from outpace.engines.sums import RowSums, average_buffers, join_meta, merged_meta, meta_of
+from outpace.engines.sums import RowSums, join_meta, merged_meta, meta_of
 from outpace.engines.virtual.clock import Waiters, sleep
 from outpace.engines.virtual.engine import Pace, VirtualEngine
 from outpace.engines.virtual.world import World
@@ -35,7 +35,8 @@ class SharedTensors:
         self.buffers: dict[tuple[int, int], list[torch.Tensor]] = {}  #: (place, rank) -> what a rank left there
         self.published: dict[int, list[torch.Tensor]] = {}  #: by row
         self._world, self._rows = rules.world, rules.rows
-        self._memory = torch.zeros((rules.rows * rules.world + Results(rules).slots) * vector.nbytes, dtype=torch.uint8)
+        vectors = rules.rows * rules.world + Results(rules).slots
+        self._memory = torch.zeros(vectors * vector.nbytes, dtype=torch.uint8, device="cpu")
         self._sums = RowSums(self._memory, vector.chunks(), rules, max_grad_norm)
         self._row_metas: dict[tuple[int, int], bytes] = {}
         self._slot_metas: dict[int, bytes] = {}
@@ -185,8 +186,7 @@ class TrainingEngine(VirtualEngine, ReplicaEngine):
         self._tensors.buffers[place, self.rank] = [b.detach().clone() for b in self._replica.meeting()]
 
     def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
-        average_buffers(self._replica.meeting(), [self._tensors.buffers[place, rank] for rank in sorted(ranks)])
-        self._replica.met()
+        self._replica.meet([self._tensors.buffers[place, rank] for rank in sorted(ranks)])
 
     async def _park(self, waiters: Waiters) -> None:
         """Writes an overdue snapshot while it waits."""

@@ -1,0 +1,69 @@
+"""How much memory can still be used here. Owns reading what the kernel says of the machine and of control groups.
+
+What files have left in memory counts as free: the kernel gives it back when somebody needs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+
+class _Names(NamedTuple):
+    """What a version of control groups calls its files, and the numbers in `memory.stat` that can be given back."""
+
+    limit: str
+    used: str
+    reclaimable: tuple[str, ...]
+
+
+_V1 = _Names("memory.limit_in_bytes", "memory.usage_in_bytes", ("total_inactive_file", "total_active_file"))
+_V2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file", "slab_reclaimable"))
+
+
+def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
+    """What can be used without swapping, on the machine and within every limit on this process. None if nobody says."""
+    known = [*_of_machine(proc), *_of_groups(proc, groups)]
+    return min(known, default=None)
+
+
+def _of_machine(proc: Path) -> Iterator[int]:
+    available = _table(proc / "meminfo").get("MemAvailable:")
+    if available is not None:
+        yield available * 1024
+
+
+def _of_groups(proc: Path, groups: Path) -> Iterator[int]:
+    """A limit holds for all groups below: those above this process's own count, too."""
+    for line in _read(proc / "self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            yield from _along(groups, path, _V2)
+        elif "memory" in controllers.split(","):
+            yield from _along(groups / "memory", path, _V1)
+
+
+def _along(top: Path, path: str, names: _Names) -> Iterator[int]:
+    """In a container, the path may be the host's, of which only the last group is to be seen, as the top."""
+    group = top / path.lstrip("/")
+    for place in (group, *group.parents):
+        limit, used = (_read(place / name).strip() for name in (names.limit, names.used))
+        if limit.isdigit() and used.isdigit():
+            stat = _table(place / "memory.stat")
+            yield max(0, int(limit) - int(used) + sum(stat.get(name, 0) for name in names.reclaimable))
+        if place == top:
+            return
+
+
+def _table(path: Path) -> dict[str, int]:
+    """Names and whole numbers, a line each."""
+    rows = (line.split() for line in _read(path).splitlines())
+    return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return ""

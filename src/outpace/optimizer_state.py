@@ -1,0 +1,95 @@
+"""An optimizer's state as tensors and plain values, and back. Owns which values can be shared between ranks.
+
+Tensors keep their strides: fused kernels walk through a parameter and its state in memory order, whatever strides say.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+
+class NotShareable(TypeError):
+    """A value is neither a tensor nor a number, nor made of such."""
+
+
+def pack(value: Any, tensors: list[torch.Tensor], parameter: torch.Tensor) -> dict[str, Any]:
+    """What `unpack` makes the value from again. Its tensors are appended to the list. Raises `NotShareable`."""
+    if isinstance(value, torch.Tensor):
+        if value.layout != torch.strided or value.is_quantized:
+            raise NotShareable(f"a tensor of layout {value.layout} and dtype {value.dtype}")
+        tensors.append(value.detach())
+        return {
+            "tensor": len(tensors) - 1,
+            "beside": value.device == parameter.device,
+            "stride": None if _is_like(value, parameter) else list(value.stride()),
+        }
+    if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+        return {type(value).__name__: [pack(item, tensors, parameter) for item in value]}
+    if isinstance(value, dict):
+        return {"dict": [[_plain_key(key), pack(item, tensors, parameter)] for key, item in value.items()]}
+    if is_plain(value):
+        return {"value": plain(value)}
+    raise NotShareable(type(value).__name__)
+
+
+def unpack(entry: dict[str, Any], tensors: list[torch.Tensor], parameter: torch.Tensor, before: Any = None) -> Any:
+    """The value that was packed. A tensor that has its place `before` keeps it; nothing keeps `tensors` alive."""
+    if "tensor" in entry:
+        value = tensors[entry["tensor"]]
+        device = parameter.device if entry["beside"] else torch.device("cpu")
+        stride = parameter.stride() if entry["stride"] is None else tuple(entry["stride"])
+        return _having(before, value, device, stride)
+    if "dict" in entry:
+        old = before if isinstance(before, dict) else {}
+        return {key: unpack(item, tensors, parameter, old.get(key)) for key, item in entry["dict"]}
+    for kind in (list, tuple):
+        if kind.__name__ in entry:
+            items = entry[kind.__name__]
+            kept = before if isinstance(before, kind) and len(before) == len(items) else [None] * len(items)
+            return kind(unpack(item, tensors, parameter, one) for item, one in zip(items, kept, strict=True))
+    return entry["value"]
+
+
+def is_plain(value: Any) -> bool:
+    """Whether `plain` can write it: numbers, words and sequences of them, also of numpy's or in a tensor of one."""
+    if isinstance(value, (tuple, list)):
+        return all(is_plain(item) for item in value)
+    if hasattr(value, "item"):  # a tensor or a number of numpy's
+        return value.numel() == 1 if isinstance(value, torch.Tensor) else True
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
+def plain(value: Any) -> Any:
+    """As json writes it."""
+    if isinstance(value, (tuple, list)):
+        return [plain(item) for item in value]
+    return value.item() if hasattr(value, "item") else value
+
+
+def overlaps(tensor: torch.Tensor) -> bool:
+    """Whether several elements lie in one place, as in an expanded view: it cannot be written as a whole."""
+    return any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))
+
+
+def _plain_key(key: Any) -> Any:
+    if not isinstance(key, (str, int, float, bool, type(None))):
+        raise NotShareable(f"a dict with a key of type {type(key).__name__}")
+    return key
+
+
+def _is_like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
+    return (value.shape, value.stride()) == (parameter.shape, parameter.stride())
+
+
+def _having(before: Any, value: torch.Tensor, device: torch.device, stride: tuple[int, ...]) -> torch.Tensor:
+    """The tensor that was there with this value, if it can have it, else a new one."""
+    if isinstance(before, torch.Tensor) and not overlaps(before):
+        wanted = (value.shape, value.dtype, stride, device)
+        if (before.shape, before.dtype, before.stride(), before.device) == wanted:
+            return before.copy_(value)
+    made = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=device)
+    if overlaps(made):
+        return value.to(device, copy=True)
+    return made.copy_(value)

@@ -1,0 +1,74 @@
+"""Weights that are written after the optimizer was made: what all begin with, or what nobody else sees."""
+
+from __future__ import annotations
+
+import logging
+import os
+from itertools import product
+
+import pytest
+import torch
+
+import outpace
+from outpace import DistributedOptimizer
+
+LOADED = 100.0
+
+
+def train(strategy: str, loading: tuple[int, ...], at: int, by_rank: bool, dawdles: bool = False) -> float:
+    """Some ranks load weights before a step, all alike or each its own, and rank 0 may take its time before its first.
+
+    Returns the weight at the end.
+    """
+    rank = int(os.environ["RANK"])
+    weight = torch.nn.Parameter(torch.full((2,), float(rank)))
+    optimizer = DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), strategy)
+    if dawdles and rank == 0:
+        optimizer._engine.run(optimizer._engine.compute)
+    for step in range(4):
+        if step == at and rank in loading:
+            with torch.no_grad():
+                weight.fill_(LOADED + rank * by_rank)
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    optimizer.finish()
+    assert torch.equal(weight, weight[0].expand(2))
+    return weight.tolist()[0]
+
+
+def ended(*args: object, **options: object) -> set[float]:
+    return set(outpace.simulate(train, ranks=3, args=args, **options).results)
+
+
+def test_what_every_rank_loads_after_wrapping_is_what_they_train(caplog):
+    assert ended("allreduce", (0, 1, 2), 0, False) == {LOADED - 4}
+    solo = ended("eager-solo", (0, 1, 2), 0, False, imbalance="slow:factor=5")
+    assert len(solo) == 1
+    assert solo.pop() > LOADED - 13
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("strategy", ["allreduce", "eager-solo", "eager-majority", "eager-solo:max_staleness=1"])
+@pytest.mark.parametrize("imbalance", ["none", "slow:factor=5", "exponential:mean_ms=100"])
+def test_replicas_are_equal_also_where_ranks_load_different_weights_or_some_load_none(strategy, imbalance):
+    for loading, by_rank, dawdles in product([(0,), (2,), (1, 2)], [False, True], [False, True]):
+        assert len(ended(strategy, loading, 0, by_rank, dawdles, imbalance=imbalance)) == 1, (loading, by_rank, dawdles)
+
+
+def test_with_full_quorum_weights_that_one_rank_loads_are_everybodys():
+    assert ended("allreduce", (0,), 0, False) == {LOADED - 4}
+
+
+def test_weights_written_between_two_steps_are_pointed_out_once(caplog):
+    with caplog.at_level(logging.WARNING, "outpace"):
+        ended("allreduce", (1,), 2, False)
+    (record,) = caplog.records
+    assert "rank 1 - round 2] parameter 0 was written between two steps, and not by this optimizer" in record.message
+    assert "optimizer.load_state_dict()" in record.message
+
+
+def test_what_others_train_already_is_taken_up_and_said(caplog):
+    with caplog.at_level(logging.WARNING, "outpace"):
+        assert len(ended("eager-solo", (0,), 0, False, True, imbalance="slow:factor=9")) == 1
+    (record,) = caplog.records
+    assert "this rank has taken up theirs" in record.message
