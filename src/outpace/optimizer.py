@@ -54,6 +54,8 @@ class DistributedOptimizer(Optimizer):
     engine: "local" (all ranks on this machine), "cluster" (several machines), or "auto" for what torchrun says.
     max_grad_norm: clips the averaged gradient, the same on all ranks.
     timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
+    match_step_length: steps of Adam and its relatives, and weight decay, follow the work that is in them, so that the
+        learning rate of DDP fits; False for the papers' behaviour.
     on_round: called with the round's record each time this replica has applied one.
     log_dir: where to record this rank's steps and rounds, for `outpace trace` and `outpace watch`, and for TensorBoard
         if it is installed (by rank 0). Simulated ranks record nothing.
@@ -76,6 +78,7 @@ class DistributedOptimizer(Optimizer):
         buffers: Mapping[str, str] | None = None,
         max_grad_norm: float | None = None,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        match_step_length: bool = True,
         on_round: RoundHook | None = None,
         log_dir: LogDir | None = None,
     ) -> None:
@@ -93,6 +96,7 @@ class DistributedOptimizer(Optimizer):
         self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
+        self._replica.length.is_matched = match_step_length
         self._replica.model_buffers = ModelBuffers(model, buffers)
         self._finished = False
         self._last = Ticket(0, 0, False, "nothing contributed yet")
@@ -100,9 +104,6 @@ class DistributedOptimizer(Optimizer):
         self._round: MicrobatchRound | None = None
         self._engine = _open(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
         self._is_first_step = True
-        caveat = self._strategy.caveat(optimizer, self._engine.world)
-        if caveat is not None and self._engine.rank == 0:
-            log.warning("[rank 0] %s", caveat)
         self._trace.start(self._engine, self._replica.parameters, strategy)
         self._position = Position(self._strategy, self._engine, self._replica)
         self._foreign_writes = ForeignWrites(self._engine, self._replica, self._strategy.sends_gradients)

@@ -40,7 +40,7 @@ class Discount:
         """The weight of each contribution of a sealed round. Empty if each has its full weight."""
         contributions = sealed.contributions
         lags = [self._lag(sealed, c) for c in contributions]
-        if self._rules.repair == "none" or not (any(lags) or any(self.owed(c.rank) for c in contributions)):
+        if not self._rules.discounts or not (any(lags) or any(self.owed(c.rank) for c in contributions)):
             return ()
         weights = [self._late(c, lag) if lag else 1.0 for c, lag in zip(contributions, lags, strict=True)]
         self._give_back(sealed, weights, [i for i, lag in enumerate(lags) if not lag])

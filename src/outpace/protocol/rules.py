@@ -125,6 +125,11 @@ class Rules:
         return self.normalise in OF_SUMS
 
     @property
+    def discounts(self) -> bool:
+        """Whether late work weighs less. In a plain sum everything is as it was given."""
+        return self.repair == "discount" and self.normalise != "sum"
+
+    @property
     def usual_lag(self) -> int:
         """How late a contribution of equally fast ranks is: where a round takes one, the others come before it."""
         return self.world - 1 if self.one_at_a_time else 0

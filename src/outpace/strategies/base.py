@@ -46,10 +46,6 @@ class Strategy(ABC):
         made.codec = codec(self.codec)
         return made
 
-    def caveat(self, optimizer: Optimizer, world: int) -> str | None:
-        """What one should know who uses it with this optimizer among so many ranks, in words."""
-        return None
-
     async def microbatch(self, engine: Engine, work: Work) -> After:
         """After each micro-batch of a round but the last; `work` is what is done since the round began."""
         return After.GO_ON

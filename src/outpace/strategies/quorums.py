@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch.optim import ASGD, SGD, Optimizer
-
 from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Rules
@@ -131,14 +129,10 @@ class Ringmaster(Strategy):
 
     Nobody waits. Every applied gradient has a delay below R.
 
-    There are as many updates a pass as there are gradients: P times those of allreduce, each with a gradient divided by
-    P. An optimizer whose step does not shrink with its gradient (Adam and its relatives) moves P times as far with the
-    same learning rate, which has to be divided by P; with SGD the weight decay has to be, which is P times as much.
-
     delay: R. Default: twice the number of ranks; among equally fast ones the usual delay is one less than their number.
     repair: "discount" weighs less what is later than usual, as in `Eager`; "none" is the paper's.
     normalise: "world" divides each gradient by the number of ranks, so that a pass over the data moves the weights as
-        far as in allreduce with the same learning rate of SGD; "sum" is the paper's, with a learning rate to match.
+        far as in allreduce with the same learning rate; "sum" is the paper's, with a learning rate to match.
 
     >>> Ringmaster(delay=4).rules(world=8).max_staleness
     3
@@ -170,19 +164,6 @@ class Ringmaster(Strategy):
             one_at_a_time=True,
             min_ranks=self.min_ranks,
             codec=self.codec,
-        )
-
-    def caveat(self, optimizer: Optimizer, world: int) -> str | None:
-        """That it makes more updates than the learning rate or the weight decay is meant for."""
-        is_linear = isinstance(optimizer, (ASGD, SGD))
-        decays = self.normalise == "world" and any(group.get("weight_decay") for group in optimizer.param_groups)
-        if world == 1 or (is_linear and not decays):
-            return None
-        name, too_large = type(optimizer).__name__, "weight decay" if is_linear else "learning rate"
-        return (
-            f"ringmaster makes an update of every rank's gradient, {world} where allreduce makes one. {name} "
-            + (f"decays the weights {world} times as much" if is_linear else "takes a step of full length in each")
-            + f": divide its {too_large} by {world}, or use another strategy"
         )
 
     async def step(self, engine: Engine, work: Work) -> Ticket:

@@ -1,4 +1,5 @@
-"""Rules 8 and 10, G1: a round's result is the sum of its contributions over its divisor, and nothing is lost in all.
+"""Rules 8 and 10, G1: a round's result is the sum of its contributions, as it weighs them, over its divisor, and
+nothing is lost in all.
 
 Recomputed in double precision from copies made at arrival. Set and divisor are those of the reference model.
 """
@@ -25,6 +26,7 @@ class Conservation(Checker):
         super().__init__(scene)
         entries = scene.tensors.vector.entries
         self._eps = [torch.finfo(entry.dtype).eps for entry in entries]
+        self._weights: dict[tuple[int, int, int], float] = {}  # as the rounds recorded them
         self._total: Values = [np.zeros(entry.shape) for entry in entries]
         self._size: Values = [np.zeros(entry.shape) for entry in entries]
 
@@ -33,6 +35,8 @@ class Conservation(Checker):
             return
         sealed = next(s for s in self.scene.reference.sealed if s.number == record.number)
         given = [g for g in self.scene.reference.entered(record.number) if not g.refused]
+        for c, weight in zip(record.contributions, record.weights, strict=False):
+            self._weights[c.rank, c.incarnation, c.step] = weight
         divisor = self._divisor(sealed, given)
         result = [g.double().numpy() for g in self.scene.tensors.result(record).gradients]
         for index, found in enumerate(result):
@@ -56,7 +60,8 @@ class Conservation(Checker):
             assert (np.abs(total - given) <= bound).all(), "the results together are not the contributions together"
 
     def _weight(self, given: Given) -> float:
-        return self.scene.arrivals[given.key].event.samples if self.scene.rules.normalise == "samples" else 1.0
+        samples = self.scene.arrivals[given.key].event.samples if self.scene.rules.normalise == "samples" else 1.0
+        return samples * self._weights.get(given.key, 1.0)
 
     def _divisor(self, sealed: Sealed, given: list[Given]) -> float:
         if self.scene.rules.normalise == "world":

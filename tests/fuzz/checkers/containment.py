@@ -26,7 +26,7 @@ class Containment(Checker):
 
     def _overflows(self, record: Round) -> bool:
         """Whether the sum of the contributions' sizes is beyond what a float holds."""
-        factors, _ = record.weights(self.scene.rules.normalise)
+        factors, _ = record.factors(self.scene.rules.normalise)
         arrivals = [self.scene.arrival(c) for c in record.contributions]
         sizes = (
             sum(factor * abs(a.values[index]).max() for factor, a in zip(factors, arrivals, strict=True))

@@ -6,6 +6,7 @@ One more replica is trained alone, by the plainest code, from the first snapshot
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 import torch
@@ -38,6 +39,7 @@ class PlainTraining(Checker):
             self._alone.hyper = self.scene.arrival(record.hyper_from).hyper
         if not record.void:
             self._take_hyper_parameters()
+            self._shorten(min(1.0, sum(record.weights or [1.0] * len(arrivals)) / record.world))
             present = [any(mask) for mask in zip(*(a.present for a in arrivals), strict=True)]
             self._step(self.scene.tensors.result(record).gradients, record.clip, present)
         self._expected.append(fingerprint(self._alone))
@@ -53,6 +55,13 @@ class PlainTraining(Checker):
     def _take_hyper_parameters(self) -> None:
         for group, values in zip(self._alone.inner.param_groups, json.loads(self._alone.hyper), strict=True):
             group.update({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    def _shorten(self, size: float) -> None:
+        """A round of few ranks is a shorter step for an optimizer that normalises, and for all it decays less."""
+        length = math.sqrt(size) if isinstance(self._alone.inner, torch.optim.AdamW) and 0 < size < 1 else 1.0
+        for group in self._alone.inner.param_groups:
+            group["lr"] *= length
+            group["weight_decay"] *= (size or 1.0) / length
 
     def applied(self, life: Life, result: Result) -> None:
         self._compare(life)
