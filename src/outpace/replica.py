@@ -51,7 +51,7 @@ class OptimizerReplica:
         others = {id(p): p for p in (*self._frozen_in_groups, *models) if id(p) not in chosen}
         self._others = {self._name(p, index): p for index, p in enumerate(others.values())}
         self.lost: torch.Tensor | None = None  #: a parameter that a newer optimizer steps
-        ownership.claim(self, self.parameters)
+        ownership.claim(self, self.parameters, self._others.values())
         self.codec = Codec()  #: of what it contributes
         self.max_grad_norm: float | None = None  #: for steps of its own
         self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
@@ -81,7 +81,7 @@ class OptimizerReplica:
 
     def release(self) -> None:
         """It is not stepped any more: its parameters may become another optimizer's."""
-        ownership.release(self, self.parameters)
+        ownership.release(self, (*self.parameters, *self._others.values()))
 
     def check_unchanged(self) -> None:
         """Raises if parameters were added to or taken from the inner optimizer."""
@@ -96,7 +96,7 @@ class OptimizerReplica:
                 "Contributions of all ranks must have one shape: add and unfreeze parameters before, or make a new "
                 "DistributedOptimizer on all ranks"
             )
-        if self.lost is not None:
+        if self.lost is not None and ownership.owner_of(self.lost) is not None:
             raise ParametersChanged(
                 f"parameter {self._name(self.lost, 0)} is trained by a DistributedOptimizer that was made later, too. "
                 "Two have versions of their own, and ranks would apply them in different orders: give each parameter "
@@ -313,7 +313,7 @@ class OptimizerReplica:
 
     def capture(self) -> Contents:
         """Weights and optimizer state, and what lies beside: parameters that no other optimizer trains, buffers."""
-        others = {name: p.detach() for name, p in self._nobodys().items()}
+        others = {name: p.detach() for name, p in self._others.items() if ownership.owner_of(p) is None}
         buffers = self.model_buffers.unchanged()
         tensors = [*self._weights_to_begin_with(), *others.values(), *buffers.values()]
         state = [self._packed_state(self.inner.state.get(p, {}), tensors, p) for p in self.parameters]
@@ -354,18 +354,14 @@ class OptimizerReplica:
         names, buffers = contents.plain["others"], contents.plain["buffers"]
         start = len(self.parameters)
         captured = dict(zip(names, contents.tensors[start:], strict=False))
-        for name, parameter in self._nobodys().items():
-            if name in captured:
+        for name, parameter in self._others.items():
+            if name in captured and ownership.shares(self, parameter):
                 parameter.copy_(captured[name])
         self.model_buffers.begin_with(dict(zip(buffers, contents.tensors[start + len(names) :], strict=False)))
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """What a rank that adopts has as its weights."""
         return [p.detach() for p in self.parameters]
-
-    def _nobodys(self) -> dict[str, torch.Tensor]:
-        """Of the parameters beside, those that no optimizer of ours trains: others share theirs themselves."""
-        return {name: p for name, p in self._others.items() if ownership.owner_of(p) is None}
 
     def _packed_state(self, state: dict[str, Any], tensors: list[torch.Tensor], parameter: Any) -> dict[str, Any]:
         packed = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from torch import nn
 
 import outpace
 from outpace import DistributedOptimizer
-from outpace.errors import ParametersChanged
+from outpace.errors import InvalidRules, ParametersChanged
 from outpace.imbalance import Imbalance
 from outpace.replica import OptimizerReplica
 
@@ -98,7 +99,7 @@ def test_each_parameter_is_what_its_owner_made_of_it_whoever_lags(plan):
         assert all(found != p.tolist() for found, p in zip(results[0][owner], at_start[owner], strict=True))
     for rank, found in enumerate(results):
         is_known = any(plan.knows_model)
-        begins_late = plan.second_at if plan.knows_model == (False, True) else 0
+        begins_late = 0 if plan.knows_model[0] else plan.second_at
         mine = at_start if is_known else made(plan, rank)[1]
         if is_known or plan.frozen_in_groups:
             assert found["frozen"] == [p.tolist() for p in at_start["frozen"]]
@@ -156,3 +157,14 @@ def test_after_finish_another_optimizer_may_train_the_same_parameters():
             weight.grad = torch.ones(2)
             optimizer.step()
     assert weight.tolist() == [0.0, 0.0]
+
+
+def test_an_optimizer_that_could_not_be_made_takes_nothing_away():
+    weight = nn.Parameter(torch.ones(2))
+    with DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), "eager-solo") as optimizer:
+        with pytest.raises(InvalidRules):
+            DistributedOptimizer(torch.optim.SGD([weight], lr=0.5), "eager:quorum=7")
+        gc.collect()
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    assert weight.tolist() == [0.5, 0.5]
