@@ -17,9 +17,10 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
+from inspect import signature
 
 import torch
-from torch.optim import Optimizer
+from torch.optim import ASGD, SGD, Optimizer
 
 LOOK_EVERY = 8  #: steps between two looks at the moments: a look costs about as much as an eighth of Adam's own step
 
@@ -28,18 +29,24 @@ def normalises(optimizer: Optimizer) -> bool:
     """Whether a gradient ten times as large makes about the same step. Found out by trying: with a new optimizer of
     the same kind and settings, and one number to train."""
     try:
-        short, long = (_first_step(optimizer, gradient) for gradient in (0.1, 1.0))
-    except Exception:  # it wants more than parameters and settings
-        return any("sq" in key for state in optimizer.state.values() for key in state)
+        short, long = (_tenth_step(optimizer, gradient) for gradient in (0.1, 1.0))
+    except Exception:  # it wants more than parameters and settings: as most that are not SGD
+        return not isinstance(optimizer, (SGD, ASGD))
     return abs(long) < 3 * abs(short)
 
 
-def _first_step(optimizer: Optimizer, gradient: float) -> float:
+def _tenth_step(optimizer: Optimizer, gradient: float) -> float:
+    """The first ones may be others: RAdam begins as SGD."""
     weight = torch.zeros(1, device="cpu", requires_grad=True)
-    other = type(optimizer)([weight], **optimizer.defaults)
-    weight.grad = torch.full_like(weight, gradient)
-    other.step()
-    return float(weight.detach())
+    known = signature(type(optimizer)).parameters
+    settings = {name: value for name, value in optimizer.defaults.items() if name in known}
+    other = type(optimizer)([weight], **settings)
+    before = 0.0
+    for _ in range(10):
+        before = float(weight.detach())
+        weight.grad = torch.full_like(weight, gradient)
+        other.step()
+    return float(weight.detach()) - before
 
 
 class SignalShare:
