@@ -349,6 +349,10 @@ class OptimizerReplica:
             self._kept_by_optimizer |= set(changed)
             group.update(changed)
         self.hyper = contents.plain["hyper"].encode()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The weights are not what this rank's steps made of them: nothing that is kept beside goes back to them."""
 
     def _begin_with(self, contents: Contents) -> None:
         names, buffers = contents.plain["others"], contents.plain["buffers"]

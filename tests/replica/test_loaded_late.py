@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import outpace
-from outpace import DistributedOptimizer
+from outpace import DistributedOptimizer, strategies
 
 LOADED = 100.0
 
@@ -46,6 +46,28 @@ def test_what_every_rank_loads_after_wrapping_is_what_they_train(caplog):
     assert len(solo) == 1
     assert solo.pop() > LOADED - 13
     assert not caplog.records
+
+
+def stays(strategy: str) -> list[float]:
+    """Loads weights after wrapping, and makes steps that change nothing. Returns the weights after each."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), strategy)
+    with torch.no_grad():
+        weight.fill_(LOADED)
+    seen = []
+    for _ in range(7):
+        weight.grad = torch.zeros(2)
+        optimizer.step()
+        seen.append(weight.tolist()[0])
+    optimizer.finish()
+    return [*seen, weight.tolist()[0]]
+
+
+@pytest.mark.parametrize("name", strategies.names())
+def test_no_strategy_goes_back_to_weights_from_before_the_load(name):
+    short = {"diloco": "diloco:every=2", "noloco": "noloco:every=2", "local-sgd": "local-sgd:every=2"}
+    results = outpace.simulate(stays, ranks=3, args=(short.get(name, name),)).results
+    assert all(seen == pytest.approx([LOADED] * 8) for seen in results)
 
 
 @pytest.mark.parametrize("strategy", ["allreduce", "eager-solo", "eager-majority", "eager-solo:max_staleness=1"])

@@ -110,6 +110,9 @@ class Replica(Protocol):
     def adopt(self, contents: Contents, version: int, is_beginning: bool) -> None:
         """Becomes what was captured, of that version; where this rank begins, with all that lay beside it."""
 
+    def begin_anew(self) -> None:
+        """Its weights were loaded: what a strategy derives from them goes on from there."""
+
     def meeting(self) -> list[torch.Tensor]:
         """What is local while training and averaged when all meet: model buffers, and what a strategy keeps apart."""
 

@@ -139,6 +139,8 @@ class ReplicaEngine(SharingEngine):
         With `resume_round`, the rounds go on from that number and everybody adopts the replica that is furthest.
         """
         self._look()
+        if resume_round is not None:
+            self._replica.begin_anew()
         generation = self.ledger.sync.generation
         self._leave_buffers(generation % 2)
         self._say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1, self.steps)
@@ -175,6 +177,7 @@ class ReplicaEngine(SharingEngine):
         has_trained = self.came_late or self.ledger.complete > self._replica.version
         is_first = not has_trained and self.ledger.snapshots.latest == self._base
         if is_first:
+            self._replica.begin_anew()
             await self._write_snapshot(anew=True)
         if not is_first or self.ledger.snapshots.latest != self._base:
             await self.take_up()

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Contents, Engine, Notes, Ticket, Work
+from outpace.engines.base import Engine, Notes, Ticket, Work
 from outpace.protocol import topology
 from outpace.protocol.rules import Publishing, Rules
 from outpace.protocol.schedules import random_neighbour
@@ -54,9 +54,8 @@ class SwappingReplica(SharingReplica):
         """All begin anew from the mean."""
         self._remember()
 
-    def _become(self, contents: Contents) -> None:
-        """Its steps so far are not in what it adopts."""
-        super()._become(contents)
+    def begin_anew(self) -> None:
+        """Its steps so far are not in these weights."""
         self._base = None
 
     def _remember(self) -> None:

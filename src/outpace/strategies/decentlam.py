@@ -55,6 +55,10 @@ class DecentLaMReplica(SharingReplica):
             momentum.mul_(group["momentum"]).add_((p - y) / group["lr"])
             p.sub_(momentum, alpha=group["lr"])
 
+    def begin_anew(self) -> None:
+        """Momentum is of steps that are not in these weights."""
+        torch._foreach_zero_(self._momentum)
+
     def extra_state(self) -> dict[str, Any]:
         """The momentum."""
         return {"momentum": [m.clone() for m in self._momentum]}

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Contents, Engine, Result, Ticket, Work
+from outpace.engines.base import Engine, Result, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Rules
 from outpace.replica import OptimizerReplica, RoundHook
@@ -63,9 +63,8 @@ class WeightsReplica(OptimizerReplica):
         if self._on_round is not None:
             self._on_round(result.round)
 
-    def _become(self, contents: Contents) -> None:
+    def begin_anew(self) -> None:
         """What it contributed before is of other weights."""
-        super()._become(contents)
         self._given = None
 
     def _take(self, weights: list[torch.Tensor], mean: list[torch.Tensor]) -> None:

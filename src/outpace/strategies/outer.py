@@ -60,11 +60,15 @@ class OuterReplica(WeightsReplica):
         """The slow ones, which all ranks share: those of its own steps since the last average are its own."""
         return [s.detach() for s in self._slow]
 
-    def _become(self, contents: Contents) -> None:
-        """Slow and fast weights are the same, as after an average."""
-        super()._become(contents)
+    def begin_anew(self) -> None:
+        """Slow and fast weights are the same, as after an average, and nothing has momentum."""
+        super().begin_anew()
         torch._foreach_copy_([s.detach() for s in self._slow], [p.detach() for p in self.parameters])
         self.outer.state.clear()
+
+    def _become(self, contents: Contents) -> None:
+        """With the outer momentum."""
+        super()._become(contents)
         saved = contents.tensors[len(contents.tensors) - contents.plain["outer"] :]
         for slow, momentum in zip(self._slow, saved, strict=False):
             self.outer.state[slow]["momentum_buffer"] = momentum.clone()
@@ -127,16 +131,11 @@ class PairReplica(SharingReplica):
 
     def met(self) -> None:
         """All begin anew from the mean."""
-        self._begin_anew()
+        self.begin_anew()
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """The slow ones: its steps since it last met a partner are its own."""
         return self._slow
-
-    def _become(self, contents: Contents) -> None:
-        """Begins with what it adopts."""
-        super()._become(contents)
-        self._begin_anew()
 
     def prepare(self) -> None:
         """delta = fast - slow."""
@@ -165,7 +164,8 @@ class PairReplica(SharingReplica):
         torch._foreach_copy_(self._slow, state["slow"])
         torch._foreach_copy_(self._momentum, state["momentum"])
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
+        """Slow and fast weights are the same, and nothing has momentum."""
         torch._foreach_copy_(self._slow, [p.detach() for p in self.parameters])
         torch._foreach_zero_(self._momentum)
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Contents, Engine, Notes, Ticket, Work
+from outpace.engines.base import Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Publishing, Rules
 from outpace.protocol.schedules import most_peers, push_peers, push_sources
@@ -56,9 +56,8 @@ class PushReplica(SharingReplica):
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
         self._weight.fill_(1.0)
 
-    def _become(self, contents: Contents) -> None:
-        """Begins with what it adopts, and with a whole push-weight."""
-        super()._become(contents)
+    def begin_anew(self) -> None:
+        """The numerator is the weights, and the push-weight whole."""
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
         self._weight.fill_(1.0)
 
