@@ -165,6 +165,7 @@ def _strategy(draw: random.Random, ranks: int) -> Eager:
         grace=draw.choice((0, 0, 0.001, 0.01, "auto")),
         min_ranks=draw.choice((None, 1, 1, draw.randint(1, ranks))),
         seed=draw.randrange(4),
+        repair="discount",  # full weight is the simpler case, and is tried everywhere else
     )
 
 

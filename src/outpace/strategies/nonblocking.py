@@ -37,7 +37,7 @@ class NonBlocking(CountsMicrobatches):
     grace: seconds the first finisher leaves to ranks that only jitter; "auto" learns it, 0 is the paper's.
     busy: the mini-batch under way when a round ends comes late ("carry"), or is computed again ("again").
     max_staleness: the oldest late gradient that is still applied, in rounds.
-    repair: what a late mini-batch weighs, as in `Eager`; "none" is the paper's.
+    repair: what a late mini-batch weighs, as in `Eager`.
     rest, normalise: as in `CountsMicrobatches`.
 
     >>> NonBlocking(work=0.5).rules(world=8).work
@@ -48,7 +48,7 @@ class NonBlocking(CountsMicrobatches):
     grace: str | float = 0.0
     busy: str = "carry"
     max_staleness: int = 8
-    repair: str = "discount"
+    repair: str = "none"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -140,7 +140,7 @@ class Ringmaster(Strategy):
 
     delay: int | None = None
     normalise: str = "world"
-    repair: str = "discount"
+    repair: str = "none"
     codec: str = "none"
     min_ranks: int = 1
 
