@@ -37,7 +37,7 @@ class MeetingStore:
         """As torch's own rendezvous does it, but with this timeout, and not waiting: who is missing is named later."""
         if self.address is None:
             return self._of_group.clone()
-        holds = holds and self._of_group is None and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        holds = holds and self._of_group is None and self.ends_with_rank_0
         return TCPStore(
             *self.address,
             is_master=holds,
@@ -45,6 +45,11 @@ class MeetingStore:
             wait_for_workers=False,
             multi_tenant=holds,
         )
+
+    @property
+    def ends_with_rank_0(self) -> bool:
+        """Whether a rank holds it, and not a launcher that outlives all of them."""
+        return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
 
     @property
     def variables(self) -> dict[str, str]:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import gc
 import json
+import os
+import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,11 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from ranks import TIMEOUT_S, digest, small_model
+from ranks import TIMEOUT_S, digest, lost, small_model
 from torch.nn.parallel import DistributedDataParallel
 
 import outpace
 from outpace import environment
+from outpace.protocol.members import FINISHED
 
 WORLD = 3
 
@@ -26,13 +31,14 @@ def wrap(trained: torch.nn.Module, **options: Any) -> outpace.DistributedOptimiz
     return outpace.DistributedOptimizer(inner, "allreduce", timeout_s=TIMEOUT_S, **options)
 
 
-def train(steps: int = 5) -> dict[str, Any]:
+def train(steps: int = 5, at_end: Callable[[Any], None] = lambda _: None) -> dict[str, Any]:
     """Each rank begins with weights of its own."""
     model = small_model(environment.whereami().rank)
     opt = wrap(model, model=model)
     for _ in range(steps):
         backward(model)
         opt.step()
+    at_end(opt._engine)
     opt.finish()
     stats = opt.stats
     return {
@@ -120,8 +126,33 @@ def spawned(directory: str, init_method: str) -> None:
 def rank_on_a_machine(rank: int, directory: str, init_method: str) -> None:
     environment.machine = lambda: f"machine-{rank % 2}"  # type: ignore[assignment]
     init(rank, init_method)
-    leave(directory, train())
+    Path(directory, f"{rank}.pid").write_text(str(os.getpid()))
+
+    def at_end(engine: Any) -> None:
+        if rank == 1:
+            put_agent_to_sleep(engine, directory)
+        while rank == 0 and not Path(directory, "asleep").exists():
+            time.sleep(0.01)
+
+    leave(directory, train(at_end=at_end))
     dist.destroy_process_group()
+
+
+def put_agent_to_sleep(engine: Any, directory: str) -> None:
+    """When rank 1 has finished, until rank 0, who holds the store and finishes then, is gone or waits for it."""
+
+    def sleep() -> None:
+        while engine.ledger.members.by_rank[1].state != FINISHED:
+            time.sleep(0.01)
+        agent, first = engine._life.holder(WORLD), int(Path(directory, "0.pid").read_text())
+        os.kill(agent, signal.SIGSTOP)
+        Path(directory, "asleep").touch()
+        woken_at = time.monotonic() + 2.0
+        while not lost(first) and time.monotonic() < woken_at:
+            time.sleep(0.01)
+        os.kill(agent, signal.SIGCONT)
+
+    threading.Thread(target=sleep, daemon=True).start()
 
 
 def on_two_machines(directory: str, init_method: str) -> None:

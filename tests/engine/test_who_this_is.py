@@ -157,6 +157,7 @@ def test_ranks_of_mp_spawn_and_init_process_group_train_one_model(tmp_path, sche
 
 
 def test_ranks_of_mp_spawn_on_several_machines_find_out_who_shares_one(tmp_path):
+    """And rank 0, who holds the store, stays until a machine whose agent slept has got the end of the log from it."""
     done = run("on_two_machines", tmp_path, f"tcp://127.0.0.1:{free_port()}")
     assert done.returncode == 0, done.stderr
     told = reports(tmp_path)

@@ -7,19 +7,22 @@ others' weights, and what it was doing is done again on top of them.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.keeper import Keeper
-from outpace.engines.cluster.orders import Orders
+from outpace.engines.cluster.orders import Orders, cluster_of
+from outpace.engines.cluster.timing import beat_s, lease_s
 from outpace.engines.cluster.watch import ClusterWatch
 from outpace.engines.local.arena_engine import ArenaEngine
 from outpace.engines.local.bell import Bell
 from outpace.engines.local.watch import Watch
 from outpace.engines.replicas import T
-from outpace.errors import OutpaceError
+from outpace.errors import OutpaceError, StoreLost
 from outpace.meeting_store import MeetingStore
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
@@ -39,7 +42,25 @@ class ClusterEngine(ArenaEngine):
         self._is_of_another_time = False  # this rank's host was given up and is back, its weights are as they were
         super().__init__(*arguments, **options)
 
+    async def finish(self) -> None:
+        """As on one machine. Then the rank whose process holds the store waits until the others have got the end of
+        the log out of it, for at most a lease."""
+        await super().finish()
+        if not self._store.ends_with_rank_0:
+            return
+        returned = {
+            m.rank: f"{cluster_of(self._name)}/returned/{m.rank}"
+            for m in self.ledger.members.by_rank.values()
+            if m.alive
+        }
+        deadline = time.monotonic() + lease_s(self._timeout_s)
+        with suppress(StoreLost):  # it has waited long enough
+            self._store.set(returned[self.rank], b"1")
+            while self.rank == 0 and not self._store.check(list(returned.values())) and time.monotonic() < deadline:
+                time.sleep(beat_s(self._timeout_s) / 10)
+
     def _make_watch(self, timeout_s: float) -> Watch:
+        self._timeout_s = timeout_s
         desk, host, files = Desk(self._memory), self.rules.host_of(self.rank), self._files
         orders = Orders(
             name=self._name,
