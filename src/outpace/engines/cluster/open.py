@@ -56,7 +56,8 @@ def open_cluster(
     rules = replace(rules, hosts=hosts)
     plan = plan_of(replica, rules, max_grad_norm)
     mine = hosts[place.rank]
-    ranks, prepare = Hosts(rules).ranks(mine), _preparing(start, hosts, plan)
+    ranks = Hosts(rules).ranks(mine)
+    prepare = _preparing(start, hosts, plan) if place.rank == ranks[0] else lambda _: None
     meeting = Meeting(store, f"{name}/host/{mine}", place.rank, ranks, timeout_s, prepare, restarts=True)
     engine = ClusterEngine(
         *(replica, plan.vector, plan.shared, rules, plan.layout, plan.description),
@@ -71,12 +72,12 @@ def open_cluster(
 def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Files], None]:
     """What the first rank of a host does in its new arena: compares with the first host, and leaves the key."""
     mine = hosts[start.place.rank]
+    nonce, is_back = nonce_of(start, mine)  # now: the others need no more of this host before they begin
 
     def prepare(files: Files) -> None:
         life = start.store.add(start.at(f"lives/{mine}"), 1)
         if mine == 0:
             start.store.compare_set(start.at("description"), "", json.dumps(plan.description))
-        nonce, is_back = nonce_of(start, mine)
         (found,) = start.expect(["description"], _first_host)
         check_agreement(plan.description, json.loads(found), start.place.rank)
         if is_back and not os.environ.get(TOKEN):
