@@ -1,7 +1,7 @@
 """Late work must not cost learning: where one rank is ten steps late, training ends about where allreduce does.
 
-The smallest slice of `make learning`: table A, cut to its first 80 steps, in which version 0.1.0 ended at 2 to 4 times
-allreduce's loss. Deterministic: simulated time, fixed seeds, one thread.
+The smallest slice of `make learning`: table A, cut to its first 80 steps, in which version 0.1.0 ended at two to
+three times allreduce's loss. Deterministic: simulated time, fixed seeds, one thread.
 """
 
 from __future__ import annotations
