@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-SHARED_DATA = True  #: the ranks share one pool of work, and whoever is free takes the next step
 NETWORK = "zero"  #: time is computing and waiting alone
 MICROBATCHES = 4  #: for strategies that may end a round between two of them
 
@@ -40,15 +39,15 @@ class Cell:
 
     @property
     def alike(self) -> tuple[str, str, float, int]:
-        """Of cells that end with the same weights under allreduce, which waits for everybody, whoever is late."""
+        """Of cells that are one under allreduce, which waits for everybody, whoever is late: but for rounding."""
         return self.workload, self.optimizer, self.learning_rate, self.steps
 
 
 SIZES = {
     "digits": Size(ranks=8, steps=240),
-    "vision": Size(ranks=4, steps=128),
+    "vision": Size(ranks=4, steps=128, points=12),
     "sequences": Size(ranks=8, steps=160),
-    "code": Size(ranks=4, steps=96, points=12),
+    "code": Size(ranks=4, steps=96, points=10),
     "rollouts": Size(ranks=4, steps=160),
     "hyperplane": Size(ranks=4, steps=64),
     "sines": Size(ranks=4, steps=200),

@@ -9,14 +9,13 @@ from bench.learning.cells import (
     CHOSEN,
     LEARNING_RATES,
     MICROBATCHES,
-    SHARED_DATA,
     SIZES,
     TABLE_A,
     TABLE_A_COMPUTE_MS,
     TABLE_A_STEPS,
     TABLE_A_WORST,
 )
-from bench.learning.tasks import BALANCED, DRAW, names_of
+from bench.learning.tasks import BALANCED, SHARED_DATA, names_of
 from bench.learning.verdict import AGAIN, BARS, TARGET, Row, bars, verdicts
 from bench.page import environment
 from outpace.simulation import BASELINE
@@ -48,7 +47,6 @@ def tables(results: dict[str, Any]) -> str:
             constants={
                 "shared": SHARED_DATA,
                 "microbatches": MICROBATCHES,
-                "draw": DRAW,
                 "steps": TABLE_A_STEPS,
                 "compute_ms": TABLE_A_COMPUTE_MS,
                 "worst": TABLE_A_WORST,
@@ -86,7 +84,7 @@ def _in_words(verdict: Row) -> Row:
 def _unit(row: Row) -> str:
     if row["distance"] is None:
         return "not finite"
-    return f"{row['distance']:+.1f} {'points' if row['is_share'] else '%'}"
+    return f"{round(row['distance'], 1) + 0.0:+.1f} {'points' if row['is_share'] else '%'}"
 
 
 def _by_cell(rows: list[Row], say: Any) -> dict[str, Any]:

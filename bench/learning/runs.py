@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from bench.learning.cells import MICROBATCHES, NETWORK, SHARED_DATA, Cell
+from bench.learning.cells import MICROBATCHES, NETWORK, Cell
 from bench.learning.sources import code_of, digest
-from bench.learning.tasks import IMBALANCES, Task, imbalance_of, schedule
+from bench.learning.tasks import IMBALANCES, SHARED_DATA, Task, imbalance_of, schedule
 from outpace.errors import InvalidRules
 from outpace.simulation import Scenario, simulate_training
 from outpace.strategies import strategy
@@ -52,7 +52,7 @@ class Job:
             "strategy": repr(chosen),
             "seed": self.seed,
             "another": self.in_another_order,
-            "assumed": [SHARED_DATA, NETWORK, MICROBATCHES],
+            "assumed": [NETWORK, MICROBATCHES],
             "torch": torch.__version__,
             "code": [_how(), code_of(type(chosen))],
         }

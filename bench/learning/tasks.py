@@ -19,6 +19,7 @@ from outpace.workloads.draws import generator, seeded
 
 LAYERS, WAVES = (64, 384, 384, 64, 1), 16
 OF_A_RANK, HELD_OUT, BATCH, NOISE = 8192, 1024, 32, 0.05
+SHARED_DATA = True  #: the ranks share one pool of work and of data, and whoever is free takes what comes next
 DRAW = 2  #: of W and v, for all seeds: else their luck would hide what a strategy does
 
 #: SGD's momentum and AdamW's decay are what most scripts have; the schedule of AdamW is below.
@@ -102,6 +103,7 @@ class Task(Workload):
         self.metric = self.inner.metric
         self._optimizer, self._learning_rate = optimizer, learning_rate
         self._first_step = round(ANOTHER_ORDER * self.inner.steps_per_epoch) if in_another_order else 0
+        self._dealt: dict[tuple[int, int], int] = {}  # (rank, its own step) -> how many were dealt before
         self._latest: dict[int, tuple[int, tuple[Tensor, Tensor]]] = {}
 
     @property
@@ -118,10 +120,14 @@ class Task(Workload):
         return OPTIMIZERS[self._optimizer](model.parameters(), lr=self._learning_rate)
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
-        """The workload's. A rank's latest is kept: each of its micro-batches asks for it again."""
+        """The workload's. With shared data, whoever asks first has the next of an order that is one for all ranks: a
+        slow rank's data are not seen less often. A rank's latest is kept: each of its micro-batches asks for it again.
+        """
         kept = self._latest.get(rank)
         if kept is None or kept[0] != step:
-            kept = self._latest[rank] = step, self.inner.batch(self._first_step + step, rank, world)
+            number = self._dealt.setdefault((rank, step), len(self._dealt)) if SHARED_DATA else step * world + rank
+            of_step, of_rank = divmod(number, world)
+            kept = self._latest[rank] = step, self.inner.batch(self._first_step + of_step, of_rank, world)
         return kept[1]
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ Row = dict[str, Any]  #: plain, for JSON
 
 
 def jobs(cells: Iterable[Cell], strategies: Iterable[str], seeds: Iterable[int]) -> list[Job]:
-    """What is to be run. Allreduce learns the same under every imbalance: another order is run once for all of them."""
+    """What is to be run. Allreduce learns alike under every imbalance: another order is run once for all."""
     cells, strategies, seeds = list(cells), [BASELINE, *(s for s in strategies if s != BASELINE)], list(seeds)
     alike = {cell.alike: cell for cell in reversed(cells)}.values()
     again = [Job(cell, BASELINE, seed, in_another_order=True) for cell in alike for seed in seeds]

@@ -97,6 +97,16 @@ def test_the_network_of_table_a_is_the_one_described():
     assert not torch.equal(first, again), "another order"
 
 
+def test_shared_data_are_dealt_once_to_whoever_asks_first_and_again_to_whoever_asks_again():
+    task = Task("digits", "sgd", 0.1, 0, False)
+    fast = [task.batch(step, 1, 2) for step in range(3)]
+    slow = task.batch(0, 0, 2)
+    for step, (mine, _) in enumerate(fast):
+        assert torch.equal(mine, task.inner.batch(step // 2, step % 2, 2)[0])
+        assert torch.equal(mine, task.batch(step, 1, 2)[0])
+    assert torch.equal(slow[0], task.inner.batch(1, 1, 2)[0])
+
+
 def test_a_cosine_goes_down_to_its_floor_and_stays_there():
     optimizer = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1))], lr=1.0)
     scheduler = schedule("adamw", steps=4)(optimizer)
