@@ -65,7 +65,7 @@ def test_the_share_of_signal_is_told_by_the_moments(noise: float, share: float) 
 
 def test_what_users_and_schedulers_see_stays_as_it_is() -> None:
     optimizer = torch.optim.AdamW(weights(), lr=0.1, weight_decay=0.5)
-    with StepLength(optimizer).of_round(0.25):
+    with StepLength(optimizer).of_round(0.25, is_one_of_many=True):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
         assert optimizer.param_groups[0]["weight_decay"] == pytest.approx(0.25)
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]) == (0.1, 0.5)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from operator import is_
 from typing import Any
 
@@ -244,10 +244,15 @@ class OptimizerReplica:
         if self._on_round is not None:
             self._on_round(result.round)
 
+    def _length_of(self, applied: Round) -> AbstractContextManager[None]:
+        rules = self.rules
+        return (
+            nullcontext() if rules is None else self.length.of_round(applied.size(rules.of_sums), rules.one_at_a_time)
+        )
+
     def _step_with(self, result: Result) -> None:
         own = [p.grad for p in self.parameters]
-        size = 1.0 if self.rules is None else result.round.size(self.rules.of_sums)
-        with self._hyper_parameters(), self.length.of_round(size):
+        with self._hyper_parameters(), self._length_of(result.round):
             try:
                 gradients = self._readable(result)
                 for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):

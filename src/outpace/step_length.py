@@ -1,9 +1,9 @@
 """How far an optimizer moves. Owns what a smaller batch does to those that normalise their gradient.
 
 The step of SGD is as long as its gradient: a round of half the ranks, divided by all of them, is half a step, and the
-mean of steps is the step of the mean. Adam and its relatives divide the gradient by its own size. A round of few ranks
-is as long a step as one of all, and the mean of P ranks' steps is shorter than the step of their mean gradient, because
-each was divided by the noise of one rank alone. With a share r of signal in a rank's squared gradient,
+mean of steps is the step of the mean. Adam and its relatives divide the gradient by its own size. An update of one
+rank's gradient is as long a step as one of all, and the mean of P ranks' steps is shorter than the step of their mean
+gradient, because each was divided by the noise of one rank alone. With a share r of signal in a rank's squared gradient,
 
     step of the mean gradient of P ranks  =  mean of their steps / sqrt(r + (1 - r) / P)
 
@@ -109,14 +109,15 @@ class StepLength:
         share = self._signal.look()
         return self._scaled(1.0 / math.sqrt(share + (1.0 - share) / ranks), decay=1.0)
 
-    def of_round(self, size: float) -> AbstractContextManager[None]:
-        """For a round that is this much of one with everybody in it. With any optimizer it decays weights so much less.
+    def of_round(self, size: float, is_one_of_many: bool) -> AbstractContextManager[None]:
+        """For a round that is this much of one with everybody in it: it decays weights so much less. Where every
+        gradient is an update of its own, it is a shorter step, too.
 
         Here the share of signal is taken for 0: measured, it would not be the same to the last bit on all machines.
         """
         if size in (0.0, 1.0) or not self.is_matched:
             return nullcontext()
-        return self._scaled(math.sqrt(size) if self._normalises else 1.0, decay=size)
+        return self._scaled(math.sqrt(size) if is_one_of_many and self._normalises else 1.0, decay=size)
 
     @contextmanager
     def _scaled(self, length: float, decay: float) -> Iterator[None]:

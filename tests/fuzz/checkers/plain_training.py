@@ -6,7 +6,6 @@ One more replica is trained alone, by the plainest code, from the first snapshot
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Sequence
 
 import torch
@@ -57,11 +56,9 @@ class PlainTraining(Checker):
             group.update({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
     def _shorten(self, size: float) -> None:
-        """A round of few ranks is a shorter step for an optimizer that normalises, and for all it decays less."""
-        length = math.sqrt(size) if isinstance(self._alone.inner, torch.optim.AdamW) and 0 < size < 1 else 1.0
+        """A round of few ranks decays weights by less."""
         for group in self._alone.inner.param_groups:
-            group["lr"] *= length
-            group["weight_decay"] *= (size or 1.0) / length
+            group["weight_decay"] *= size or 1.0
 
     def applied(self, life: Life, result: Result) -> None:
         self._compare(life)
