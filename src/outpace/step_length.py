@@ -3,7 +3,8 @@
 The step of SGD is as long as its gradient: a round of half the ranks, divided by all of them, is half a step, and the
 mean of steps is the step of the mean. Adam and its relatives divide the gradient by its own size. An update of one
 rank's gradient is as long a step as one of all, and the mean of P ranks' steps is shorter than the step of their mean
-gradient, because each was divided by the noise of one rank alone. With a share r of signal in a rank's squared gradient,
+gradient, because each was divided by the noise of one rank alone. With a share r of signal in a rank's squared
+gradient,
 
     step of the mean gradient of P ranks  =  mean of their steps / sqrt(r + (1 - r) / P)
 
