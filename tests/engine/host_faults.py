@@ -14,7 +14,7 @@ from ranks import Counter, Report, digest, lost, my_rank
 
 TIMEOUT_S = 25.0  # a host may be silent for 2.5 s
 PATIENCE_S = 90.0  # no measure of anything: a hang becomes an error
-MOST_STEPS = 4000
+MOST_STEPS = 20_000  # that weights have room for: a slow machine needs long to start a host again
 
 
 def count_until_ended(strategy: str, path: str, compute_s: float = 0.002, timeout_s: float = TIMEOUT_S) -> Report:
