@@ -147,7 +147,7 @@ class RoundEngine(ABC):
         is_kept = (is_dropped or reason.startswith("too late")) and self._keeps(self._steps)
         taken = is_dropped or is_kept or not reason.startswith("too late")
         entered = self.ledger.members.by_rank[self.rank].last_round
-        waits = taken and not is_part and self.rules.counts(entered - version)
+        waits = taken and not is_dropped and not is_part and self.rules.counts(entered - version)
         return Ticket(self._steps, entered, waits, reason, taken)
 
     def begin_computing(self) -> None:

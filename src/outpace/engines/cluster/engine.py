@@ -105,7 +105,10 @@ class ClusterEngine(ArenaEngine):
         """What a rank says in the name of a life that the others have given up is said again in the next one."""
         answer = super()._append(event)
         while event.kind not in _NOT_OF_A_LIFE and event.rank == self.rank and not self._is_member():
+            was_taken_in = event.kind == Kind.ARRIVE and event.step <= self.ledger.members.by_rank[self.rank].last_step
             self._come_back()
+            if was_taken_in:  # and dropped with the host: said again, it would be applied as well
+                return "dropped: its host was given up when it had arrived"
             event = event._replace(incarnation=self.incarnation)
             answer = super()._append(event)
         return answer
