@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from outpace.engines.base import Result, Work, run
+from outpace.engines.arena.arena_engine import ArenaEngine
+from outpace.engines.arena.open import open_local
 from outpace.engines.cluster.open import open_cluster
-from outpace.engines.local.arena_engine import ArenaEngine
-from outpace.engines.local.open import open_local
-from outpace.environment import gather, whereami
-from outpace.replica import OptimizerReplica
+from outpace.interface import Result, Work, run
+from outpace.job.environment import gather, whereami
+from outpace.replica.replica import OptimizerReplica
 from outpace.strategies import strategy
 
 TIMEOUT_S = 120.0

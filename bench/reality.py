@@ -15,7 +15,7 @@ import torch
 import outpace
 from bench.figures import judged
 from bench.run import Run
-from outpace.environment import whereami
+from outpace.job.environment import whereami
 from outpace.simulation import Scenario, simulate_timing
 
 RANKS, ELEMENTS, MOST_OFF = 8, 262_144, 0.10

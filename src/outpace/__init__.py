@@ -17,7 +17,7 @@ from outpace.errors import (
     RankFailed,
     TimedOut,
 )
-from outpace.launch import spawn
+from outpace.launching.spawn import spawn
 from outpace.observe.record import record
 from outpace.optimizer import DistributedOptimizer
 from outpace.simulation.own_loop import simulate

@@ -13,9 +13,9 @@ import os
 import sys
 import weakref
 
-from outpace import supervised
 from outpace.engines.replicas import ReplicaEngine
 from outpace.errors import OutpaceError
+from outpace.job import supervised
 from outpace.observe import recorder
 
 log = logging.getLogger("outpace")

@@ -12,22 +12,23 @@ from typing import Any, NoReturn
 import torch
 from torch.optim import Optimizer
 
-from outpace import lifetimes, supervised
-from outpace.engines.base import Ticket, Work
+from outpace import lifetimes
+from outpace.engines.arena.open import open_local
 from outpace.engines.cluster.open import open_cluster
-from outpace.engines.local.open import open_local
 from outpace.engines.replicas import ReplicaEngine, T
-from outpace.environment import LOG_DIR, STRATEGY, Place, gather, place_of, refuse_late_group, whereami
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
-from outpace.foreign_writes import ForeignWrites
-from outpace.leftover_ddp import refuse_ddp
+from outpace.interface import Ticket, Work
+from outpace.job import supervised
+from outpace.job.environment import LOG_DIR, STRATEGY, Place, gather, place_of, refuse_late_group, whereami
 from outpace.microbatches import MicrobatchRound, rounds_of
-from outpace.model_buffers import ModelBuffers
 from outpace.observe.recorder import LogDir
 from outpace.observe.run_trace import RunTrace
 from outpace.observe.stats import Stats, stats_of
 from outpace.position import Position
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.replica.foreign_writes import ForeignWrites
+from outpace.replica.leftover_ddp import refuse_ddp
+from outpace.replica.model_buffers import ModelBuffers
+from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.simulation.own_loop import simulated_rank
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name

@@ -6,7 +6,7 @@ import logging
 from typing import Any
 
 from outpace.engines.replicas import ReplicaEngine
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from outpace.strategies import Strategy
 
 log = logging.getLogger("outpace")

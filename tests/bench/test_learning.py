@@ -133,9 +133,14 @@ def test_a_kept_run_depends_on_its_strategy_and_on_what_is_simulated_alone():
     of_wagma, of_eager = (sources.modules_of(type(strategy(name))) for name in ("wagma", "eager-solo"))
     assert "outpace.strategies.wagma" in of_wagma
     assert "outpace.strategies.wagma" not in of_eager
-    for module in ("outpace.protocol.ledger", "outpace.replica", "outpace.workloads.digits", "bench.learning.tasks"):
+    for module in (
+        "outpace.protocol.ledger",
+        "outpace.replica.replica",
+        "outpace.workloads.digits",
+        "bench.learning.tasks",
+    ):
         assert module in set(of_wagma) & set(of_eager)
-    assert not any(module.startswith(("outpace.engines.local", "outpace.cli")) for module in of_wagma)
+    assert not any(module.startswith(("outpace.engines.arena", "outpace.cli")) for module in of_wagma)
     jobs = [Job(CELL, "eager-solo", 0), Job(CELL, "eager-solo", 1), Job(CELL, "eager-solo:late=drop", 0)]
     assert len({job.key() for job in jobs}) == 3
 

@@ -16,7 +16,7 @@ import torch
 from ranks import TIMEOUT_S, my_rank, world
 
 import outpace
-from outpace.engines.local import log
+from outpace.engines.arena import log
 
 MICROBATCHES = 4
 VICTIMS_STEPS = 10  # steps of a rank before it is stopped or killed

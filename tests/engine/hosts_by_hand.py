@@ -30,7 +30,7 @@ class Ranks:
         self._env, self._call = env, (fn, args)
         self._store = open_store()
         self._processes = multiprocessing.get_context("forkserver")
-        self._processes.set_forkserver_preload(["outpace.preload"])
+        self._processes.set_forkserver_preload(["outpace.launching.preload"])
         self._running: dict[int, Any] = {}
         for rank in range(ranks):
             self.start(rank)

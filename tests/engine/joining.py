@@ -12,10 +12,10 @@ from store_faults import optimizer
 from strangers import at, stranger
 
 import outpace
+from outpace.engines.arena.log import RECORD_BYTES
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
 from outpace.engines.cluster.store_log import _HEAD, MOST_RECORDS
-from outpace.engines.local.log import RECORD_BYTES
 
 TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch
 FIRST_ENTRY = at("log/0")

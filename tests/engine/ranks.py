@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 import outpace
-from outpace.engines.local import log
+from outpace.engines.arena import log
 from outpace.protocol.ledger import Ledger
 
 TIMEOUT_S = 60.0  # a hang becomes an error that names the ranks

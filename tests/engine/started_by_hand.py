@@ -20,7 +20,7 @@ from ranks import TIMEOUT_S, digest, lost, small_model
 from torch.nn.parallel import DistributedDataParallel
 
 import outpace
-from outpace import environment
+from outpace.job import environment
 from outpace.protocol.members import FINISHED
 
 WORLD = 3

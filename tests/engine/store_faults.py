@@ -12,7 +12,7 @@ import torch
 from ranks import my_rank
 
 import outpace
-from outpace.engines.local.rendezvous import Meeting
+from outpace.engines.arena.rendezvous import Meeting
 
 Told = tuple[str, str, float]  #: which error, its words, seconds until it came
 

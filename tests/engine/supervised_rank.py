@@ -17,7 +17,7 @@ import torch
 from ranks import TIMEOUT_S, Report, digest, my_rank, recorder, world
 
 import outpace
-from outpace.engines.local.rendezvous import Meeting
+from outpace.engines.arena.rendezvous import Meeting
 
 LIFE = int(os.environ.get("OUTPACE_LIFE", "1"))
 LIVES, STEPS = 4, 10_000  # at most, which weights have room for

@@ -17,21 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed import HashStore
 
-from outpace.engines.base import Contents
+from outpace.engines.arena import arena, log
+from outpace.engines.arena.bell import Bell
+from outpace.engines.arena.faults import Faults
+from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.life import Life
+from outpace.engines.arena.log import RECORD_BYTES, encode
+from outpace.engines.arena.snapshot import SnapshotStore
+from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.store_log import Entry, StoreLog
 from outpace.engines.cluster.watch import ClusterWatch
-from outpace.engines.local import arena, log
-from outpace.engines.local.bell import Bell
-from outpace.engines.local.faults import Faults
-from outpace.engines.local.layout import ArenaLayout
-from outpace.engines.local.life import Life
-from outpace.engines.local.log import RECORD_BYTES, encode
-from outpace.engines.local.snapshot import SnapshotStore
-from outpace.engines.local.watch import Watch
 from outpace.errors import TimedOut
+from outpace.interface import Contents
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.results import Results

@@ -9,7 +9,7 @@ import numbers_of_a_step
 import pytest
 
 import outpace
-from outpace.engines.local.arena import NAMES
+from outpace.engines.arena.arena import NAMES
 
 
 def same(values):

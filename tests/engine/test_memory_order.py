@@ -11,13 +11,13 @@ import pytest
 import torch
 
 import outpace
-from outpace.engines.local import arena, order
-from outpace.engines.local.arena import Memory
-from outpace.engines.local.faults import Faults
-from outpace.engines.local.holds import Holds, tag
-from outpace.engines.local.layout import ArenaLayout
-from outpace.engines.local.log import RECORD_BYTES, Log
-from outpace.engines.local.reduction import Reduction
+from outpace.engines.arena import arena, order
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.faults import Faults
+from outpace.engines.arena.holds import Holds, tag
+from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.log import RECORD_BYTES, Log
+from outpace.engines.arena.reduction import Reduction
 from outpace.engines.sums import RowSums
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Contribution, Round

@@ -13,13 +13,13 @@ import torch
 
 import outpace
 from outpace.engines import agreement
-from outpace.engines.local import arena
-from outpace.engines.local.log import RECORD_BYTES, Log, encode
+from outpace.engines.arena import arena
+from outpace.engines.arena.log import RECORD_BYTES, Log, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
 from outpace.launching.places import environment_of, open_store
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from outpace.vector import VectorLayout
 
 

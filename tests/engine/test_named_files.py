@@ -12,13 +12,13 @@ import pytest
 import torch
 
 import outpace
-from outpace.engines.local import arena
+from outpace.engines.arena import arena
 from tests.interrupts import handler_at
 
-SWEEP = "import os; from outpace.engines.local import arena; arena.create_files(); os._exit(0)"  # as if killed
+SWEEP = "import os; from outpace.engines.arena import arena; arena.create_files(); os._exit(0)"  # as if killed
 START = """
 import sys
-from outpace.engines.local import arena
+from outpace.engines.arena import arena
 files = arena.create_files()
 print(files.directory, flush=True)
 sys.stdin.readline()

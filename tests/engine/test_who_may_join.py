@@ -20,7 +20,7 @@ from outpace.engines.cluster.group import Group
 from outpace.engines.cluster.open import key_of, nonce_of
 from outpace.engines.cluster.sealing import SealedStore, Tampered
 from outpace.engines.cluster.starts import Start
-from outpace.environment import Place
+from outpace.job.environment import Place
 
 HERE = Path(__file__).parent
 _store, _serials = HashStore(), itertools.count()

@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import outpace
-from outpace.environment import Group, Place, place_of
+from outpace.job.environment import Group, Place, place_of
 
 HERE = Path(__file__).parent
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR")

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from outpace.engines.base import Result, Work
 from outpace.engines.virtual.clock import Task
 from outpace.engines.virtual.training import TrainingEngine
 from outpace.errors import BelowQuorum
+from outpace.interface import Result, Work
 from outpace.protocol.round import Round
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from tests.fuzz.models import enlarge, fingerprint, poison, replica_parts
 
 if TYPE_CHECKING:

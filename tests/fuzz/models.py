@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from tests.fuzz.plan import ModelPlan
 
 INPUTS, OUTPUTS, BATCH, BATCHES = 3, 2, 4, 16

@@ -12,7 +12,7 @@ from outpace.engines.replicas import OVERDUE_S
 from outpace.engines.virtual.clock import Action, Clock
 from outpace.engines.virtual.world import PROBE_NS, World
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from outpace.vector import VectorLayout
 from tests.fuzz.checkers import ALL, Checker
 from tests.fuzz.faults import MS, Faults

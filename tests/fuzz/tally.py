@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 
-from outpace.engines.base import Result
+from outpace.interface import Result
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
 from tests.fuzz.lives import BELOW_QUORUM, Life

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple
 
-from outpace.engines.base import Result
 from outpace.engines.virtual.clock import Clock
+from outpace.interface import Result
 from outpace.protocol.events import Event, Kind
 from tests.fuzz.lives import KILLED, Life
 

@@ -20,7 +20,7 @@ from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from tests.protocol.reference import Reference
 
 Key = tuple[int, int, int]  #: rank, incarnation, step

@@ -105,7 +105,7 @@ def test_points_are_thinned_and_sums_are_not(tmp_path):
     board = tensorboard.Board(tmp_path, HEADER)
     for number in range(1, 1001):  # 1 ms each: a second
         times = (number * MS, number * MS + 1, (number + 1) * MS, 0.0)
-        board.add((strategy_step_line, outpace.engines.base.Ticket(number, number, True, ""), *times, number, 8.0))
+        board.add((strategy_step_line, outpace.interface.Ticket(number, number, True, ""), *times, number, 8.0))
         given = tuple(Contribution(rank, 1, number, number - rank, 8.0, 0, False) for rank in range(number % 2 + 1))
         board.add((round_line, Round(number, given, 2, None), (number + 1) * MS))
         board.flush()

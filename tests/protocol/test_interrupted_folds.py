@@ -13,16 +13,16 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.engines.base import Contents
-from outpace.engines.local import arena, log
-from outpace.engines.local.arena import Memory
-from outpace.engines.local.bell import Bell
-from outpace.engines.local.faults import Faults
-from outpace.engines.local.layout import ArenaLayout
-from outpace.engines.local.life import Life
-from outpace.engines.local.log import RECORD_BYTES, Log
-from outpace.engines.local.snapshot import SnapshotStore
-from outpace.engines.local.watch import Watch
+from outpace.engines.arena import arena, log
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.bell import Bell
+from outpace.engines.arena.faults import Faults
+from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.life import Life
+from outpace.engines.arena.log import RECORD_BYTES, Log
+from outpace.engines.arena.snapshot import SnapshotStore
+from outpace.engines.arena.watch import Watch
+from outpace.interface import Contents
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outpace.errors import InvalidRules
-from outpace.protocol.matchings import Plan, active, matchings, mixing_weight, plan, probabilities
-from outpace.protocol.topology import Edge, best_edge_weight, edges_of, graph, laplacian
+from outpace.mixing.matchings import Plan, active, matchings, mixing_weight, plan, probabilities
+from outpace.mixing.topology import Edge, best_edge_weight, edges_of, graph, laplacian
 
 NAMES = ("ring", "torus", "exponential", "star", "complete", "erdos-renyi")
 #: The 8-node Erdos-Renyi graph of the MATCHA repository, in the matchings it is used with there.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outpace.errors import InvalidRules
-from outpace.protocol.schedules import most_peers, pairs, push_peers, push_sources, random_neighbour
+from outpace.mixing.schedules import most_peers, pairs, push_peers, push_sources, random_neighbour
 
 STEPS = st.integers(0, 1000)
 

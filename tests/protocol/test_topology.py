@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outpace.errors import InvalidRules
-from outpace.protocol.topology import (
+from outpace.mixing.topology import (
     MIXING_NAMES,
     Row,
     best_edge_weight,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import outpace
 from outpace import DistributedOptimizer
 from outpace.errors import InvalidRules, OutpaceError
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 
 #: What a buffer is at first, by a number that tells ranks apart.
 KINDS: dict[str, Callable[[float], Tensor]] = {

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from outpace import DistributedOptimizer
-from outpace.engines.base import Contents, Work
 from outpace.errors import OutpaceError
-from outpace.optimizer_state import pack, unpack
-from outpace.replica import OptimizerReplica
+from outpace.interface import Contents, Work
+from outpace.replica.optimizer_state import pack, unpack
+from outpace.replica.replica import OptimizerReplica
 from outpace.strategies import strategy
 
 OPTIMIZERS = {

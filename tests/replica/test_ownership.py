@@ -16,7 +16,7 @@ import outpace
 from outpace import DistributedOptimizer
 from outpace.errors import InvalidRules, ParametersChanged
 from outpace.imbalance import Imbalance
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 
 OWNERS = ("first", "second", "plain", "nobody", "frozen")
 STEPS = 12

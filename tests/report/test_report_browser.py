@@ -16,7 +16,7 @@ import made_races
 import pytest
 from devtools import Browser
 
-from outpace.report.page import render
+from outpace.race.report.page import render
 
 FLAGS = [
     "--no-sandbox",

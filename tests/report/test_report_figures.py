@@ -10,11 +10,11 @@ import made_races
 import pytest
 
 from outpace.observe.trace import RankTrace, Trace
-from outpace.report import bars, curves, per_rank
-from outpace.report.colours import looks
-from outpace.report.layout import MOST_POINTS, thinned, wrapped
-from outpace.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, window
-from outpace.report.timeline_figure import timeline_figure
+from outpace.race.report import bars, curves, per_rank
+from outpace.race.report.colours import looks
+from outpace.race.report.layout import MOST_POINTS, thinned, wrapped
+from outpace.race.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, window
+from outpace.race.report.timeline_figure import timeline_figure
 from outpace.workloads.base import LOSS
 
 

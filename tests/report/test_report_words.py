@@ -8,9 +8,9 @@ from dataclasses import replace
 import made_races
 from made_races import duel, failed, plain
 
+from outpace.race.report.words import headline_figures, sentences, verdict
 from outpace.race.result import Entry, Race
 from outpace.race.settings import Settings
-from outpace.report.words import headline_figures, sentences, verdict
 from outpace.workloads.base import LOSS
 
 

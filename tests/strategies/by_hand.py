@@ -18,15 +18,15 @@ from torch.optim import SGD, Optimizer
 
 import outpace
 from outpace import DistributedOptimizer
-from outpace.engines.base import Work
 from outpace.engines.virtual.clock import Clock, Task
 from outpace.engines.virtual.training import SharedTensors, TrainingEngine
 from outpace.engines.virtual.world import World
 from outpace.imbalance import Imbalance
+from outpace.interface import Work
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from outpace.simulation import Scenario
 from outpace.strategies import strategy as by_name
 from outpace.vector import VectorLayout

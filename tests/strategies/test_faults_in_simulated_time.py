@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from outpace.engines.base import Work
 from outpace.engines.virtual.clock import Clock, Task
 from outpace.engines.virtual.engine import Pace
 from outpace.engines.virtual.network import network
 from outpace.engines.virtual.training import SharedTensors, TrainingEngine
 from outpace.engines.virtual.world import World
+from outpace.interface import Work
 from outpace.protocol.ledger import Ledger
 from outpace.strategies import names, strategy
 from outpace.strategies.base import After

@@ -13,7 +13,7 @@ from by_hand import Table, assert_near, at, first_only, noise, quadratics, sgd, 
 from gossip_by_hand import MINIMA, START, UNEVEN, matrix, pulled
 from torch import Tensor
 
-from outpace.protocol import matchings, schedules, topology
+from outpace.mixing import matchings, schedules, topology
 
 # -- MATCHA ------------------------------------------------------------------------------------------------------------
 

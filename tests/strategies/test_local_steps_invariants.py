@@ -7,9 +7,9 @@ import torch
 from by_hand import Maker, Table, Walk, assert_near, at, first_only, noise, plain, quadratics, sgd, walk
 from torch import Tensor
 
-from outpace.engines.base import Contents, Work
 from outpace.engines.virtual.training import TrainingEngine
-from outpace.protocol.schedules import pairs
+from outpace.interface import Contents, Work
+from outpace.mixing.schedules import pairs
 from outpace.strategies import strategy as by_name
 
 MINIMA = noise(4, 3, seed=9)

@@ -8,7 +8,7 @@ from by_hand import Table, Walk, assert_near, at, first_only, noise, quadratics,
 from torch import Tensor
 
 from outpace.engines.virtual.training import TrainingEngine
-from outpace.protocol.schedules import push_peers
+from outpace.mixing.schedules import push_peers
 
 START = [1.0, -2.0, 0.5]
 

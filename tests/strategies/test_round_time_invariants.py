@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 import pytest
 from by_hand import Table
 
+from outpace.mixing.schedules import pairs, push_sources
 from outpace.protocol.events import Event, Kind
-from outpace.protocol.schedules import pairs, push_sources
 from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.strategies import strategy
 

@@ -13,10 +13,10 @@ from outpace.cli.race_view import watcher
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
 from outpace.race import directory
+from outpace.race.report.page import write
 from outpace.race.run import SCRIPT_SYSTEMS, SYSTEMS, check, run_race
 from outpace.race.settings import Settings
 from outpace.race.systems import table as system_table
-from outpace.report.page import write
 from outpace.workloads.registry import table as workload_table
 
 DESCRIPTION = """

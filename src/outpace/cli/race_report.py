@@ -14,9 +14,9 @@ from rich.text import Text
 
 from outpace.cli.comparison import notes_grid
 from outpace.race.directory import plain
+from outpace.race.report.outcome import target_text
+from outpace.race.report.words import verdict
 from outpace.race.result import Entry, Race
-from outpace.report.outcome import target_text
-from outpace.report.words import verdict
 
 
 def to_json(race: Race, run_dir: Path, report: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from outpace.report.page import write
+from outpace.race.report.page import write
 
 DESCRIPTION = "Makes the report of a race again from its run directory: one HTML file that needs nothing else."
 

@@ -9,7 +9,7 @@ import torch
 
 from outpace.errors import ModelMismatch
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from outpace.vector import VectorLayout
 
 log = logging.getLogger("outpace")

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 import torch
 
-from outpace.engines.base import Contents, Notes, Replica, Result, Work
 from outpace.engines.company import Company
 from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.sums import weighted_sum
+from outpace.interface import Contents, Notes, Replica, Result, Work
 from outpace.protocol.events import Kind
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules

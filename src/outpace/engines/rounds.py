@@ -10,8 +10,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
-from outpace.engines.base import Ticket, Work
 from outpace.errors import OutpaceError, TrainingOver
+from outpace.interface import Ticket, Work
 from outpace.protocol.events import Event, Kind, arrival_of
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules

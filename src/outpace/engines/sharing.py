@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from outpace.engines.base import Notes, Work
 from outpace.engines.rounds import RoundEngine
+from outpace.interface import Notes, Work
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.hosts import address
 from outpace.protocol.publications import Frozen, Publication, Shelf

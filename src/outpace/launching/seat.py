@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from outpace.job.supervised import LIFE, Report
 from outpace.launching.child import Child
 from outpace.launching.places import cause
 from outpace.launching.restarts import Restarts
-from outpace.supervised import LIFE, Report
 
 
 @dataclass(frozen=True)

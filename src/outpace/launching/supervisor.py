@@ -12,12 +12,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outpace.job.supervised import MIN_RANKS, RESTARTS
 from outpace.launching.places import environment_of, open_store
 from outpace.launching.restarts import WINDOW_S, Restarts
 from outpace.launching.screen import last_words, say
 from outpace.launching.seat import Ending, Seat
 from outpace.launching.signals import Signals
-from outpace.supervised import MIN_RANKS, RESTARTS
 
 LOOK_EVERY_S = 1.0  #: at the others, while a rank is lost after its training
 

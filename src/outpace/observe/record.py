@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from outpace.environment import whereami
 from outpace.errors import OutpaceError
+from outpace.job.environment import whereami
 from outpace.observe.recorder import LogDir, Recorder, check
 from outpace.observe.tensorboard import open_board
 from outpace.observe.trace_lines import Header, pausing_line, step_line, sync_line

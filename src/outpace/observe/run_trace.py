@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outpace.engines.base import Ticket
 from outpace.engines.rounds import RoundEngine
+from outpace.interface import Ticket
 from outpace.observe.recorder import LogDir, Recorder, check
 from outpace.observe.tensorboard import is_installed, open_board
 from outpace.observe.trace_lines import Header, pausing_line, round_line, strategy_step_line, sync_line, tally_line

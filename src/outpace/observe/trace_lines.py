@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from outpace.engines.base import Ticket
+from outpace.interface import Ticket
 from outpace.protocol.round import Round
 
 FORMAT = 1  #: of the lines; grows when a reader of today would misunderstand them

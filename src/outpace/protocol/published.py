@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from outpace.mixing.paths import Paths
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.meeting import Meeting
 from outpace.protocol.members import ACTIVE, Member, Members
 from outpace.protocol.pace import Pace
-from outpace.protocol.paths import Paths
 from outpace.protocol.publications import NOTHING, Frozen, Publication, Shelf
 from outpace.protocol.rules import Publishing, Rules
 

@@ -17,8 +17,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from outpace.environment import whereami
 from outpace.imbalance import imbalance
+from outpace.job.environment import whereami
 from outpace.race.finish_line import FinishLine
 from outpace.race.result import Point
 from outpace.race.settings import Settings

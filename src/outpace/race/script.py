@@ -11,9 +11,9 @@ import runpy
 import sys
 from pathlib import Path
 
-from outpace.environment import LOG_DIR, STRATEGY, whereami
 from outpace.errors import InvalidRules, OutpaceError, RankFailed, TraceInvalid
-from outpace.launch import spawn
+from outpace.job.environment import LOG_DIR, STRATEGY, whereami
+from outpace.launching.spawn import spawn
 from outpace.observe.trace_reader import read_trace
 from outpace.race.figures import attempt_of
 from outpace.race.result import Attempt

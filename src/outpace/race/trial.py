@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from outpace.errors import RankFailed
-from outpace.launch import spawn
+from outpace.launching.spawn import spawn
 from outpace.observe.trace_reader import read_trace
 from outpace.race.figures import attempt_of
 from outpace.race.finish_line import FinishLine

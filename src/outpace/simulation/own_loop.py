@@ -23,7 +23,7 @@ from outpace.engines.virtual.world import World
 from outpace.errors import InvalidRules, OutpaceError, RankFailed
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from outpace.simulation.scenario import Scenario
 from outpace.vector import VectorLayout
 

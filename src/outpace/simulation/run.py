@@ -12,16 +12,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from outpace.engines.base import Work as Contribution
 from outpace.engines.virtual.agents import Load
 from outpace.engines.virtual.clock import Task
 from outpace.engines.virtual.engine import VirtualEngine
 from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
+from outpace.interface import Work as Contribution
+from outpace.launching.defer_sigint import ctrl_c_later
 from outpace.protocol.events import Event
 from outpace.protocol.members import Tally
 from outpace.protocol.rules import Rules
-from outpace.signals import ctrl_c_later
 from outpace.simulation.scenario import Scenario, Work
 from outpace.strategies import Strategy
 from outpace.strategies.base import After

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from heapq import heapify, heapreplace
 
-from outpace.engines.base import Work as Contribution
 from outpace.engines.virtual.clock import Clock
 from outpace.engines.virtual.engine import TimedEngine
 from outpace.engines.virtual.world import World
+from outpace.interface import Work as Contribution
 from outpace.protocol.ledger import Ledger
 from outpace.simulation.run import Progress, Run, Timing, Watcher
 from outpace.simulation.scenario import Scenario

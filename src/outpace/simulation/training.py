@@ -17,11 +17,11 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
-from outpace.engines.base import Work as Contribution
 from outpace.engines.virtual.clock import Clock
 from outpace.engines.virtual.training import SharedTensors, TrainingEngine
 from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
+from outpace.interface import Work as Contribution
 from outpace.protocol.ledger import Ledger
 from outpace.simulation.run import Progress, Run, Timing, Watcher
 from outpace.simulation.scenario import Scenario

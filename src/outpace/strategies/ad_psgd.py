@@ -17,11 +17,11 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Engine, Notes, Ticket, Work
-from outpace.protocol import topology
+from outpace.interface import Engine, Notes, Ticket, Work
+from outpace.mixing import topology
+from outpace.mixing.schedules import random_neighbour
 from outpace.protocol.rules import Publishing, Rules
-from outpace.protocol.schedules import random_neighbour
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica
 from outpace.strategies.gossip import mixing_rows
 

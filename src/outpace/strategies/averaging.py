@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Publishing, Rules
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.base import Strategy
 
 SNAPSHOT_EVERY = 64  #: iterations between snapshots, for ranks that are restarted

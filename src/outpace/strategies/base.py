@@ -9,9 +9,9 @@ import torch
 from torch.optim import Optimizer
 
 from outpace.codecs import codec
-from outpace.engines.base import Engine, Ticket, Work
+from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import OptimizerReplica, RoundHook
 
 
 class After(Enum):

@@ -17,9 +17,9 @@ from typing import Any
 import torch
 from torch.optim import SGD, Optimizer
 
-from outpace.engines.base import Notes
 from outpace.errors import InvalidRules
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.interface import Notes
+from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import SharingReplica
 from outpace.strategies.gossip import DPSGD
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outpace.engines.base import Engine, Ticket, Work
+from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.strategies.base import Strategy, applied
 

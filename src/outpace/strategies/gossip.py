@@ -15,11 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from outpace.engines.base import Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
-from outpace.protocol import matchings, topology
+from outpace.interface import Engine, Notes, Ticket, Work
+from outpace.mixing import matchings, topology
+from outpace.mixing.topology import Row, keep_present
 from outpace.protocol.rules import Publishing, Rules
-from outpace.protocol.topology import Row, keep_present
 from outpace.strategies.averaging import Averaging
 from outpace.strategies.base import After
 from outpace.strategies.microbatches import DIVISORS

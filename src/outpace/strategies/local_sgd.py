@@ -17,10 +17,10 @@ from dataclasses import dataclass
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Engine, Result, Ticket, Work
 from outpace.errors import InvalidRules
+from outpace.interface import Engine, Result, Ticket, Work
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, check_positive
 from outpace.strategies.base import applied
 

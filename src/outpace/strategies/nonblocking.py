@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
+from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.strategies.base import After, applied
 from outpace.strategies.microbatches import CountsMicrobatches

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.optim import SGD, Optimizer
 
-from outpace.engines.base import Contents, Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
+from outpace.interface import Contents, Engine, Notes, Ticket, Work
+from outpace.mixing.schedules import pairs
 from outpace.protocol.rules import Publishing, Rules
-from outpace.protocol.schedules import pairs
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
 from outpace.strategies.local_sgd import LocalSGD, WeightsReplica
 

@@ -17,11 +17,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from outpace.engines.base import Engine, Notes, Ticket, Work
 from outpace.errors import InvalidRules
+from outpace.interface import Engine, Notes, Ticket, Work
+from outpace.mixing.schedules import most_peers, push_peers, push_sources
 from outpace.protocol.rules import Publishing, Rules
-from outpace.protocol.schedules import most_peers, push_peers, push_sources
-from outpace.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
 
 

@@ -22,9 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outpace.engines.base import Engine, Ticket, Work
 from outpace.errors import InvalidRules
-from outpace.protocol.groups import default_size, group
+from outpace.interface import Engine, Ticket, Work
+from outpace.mixing.groups import default_size, group
 from outpace.protocol.publications import Frozen
 from outpace.protocol.rules import Publishing, Rules
 from outpace.strategies.averaging import Averaging, check_positive

@@ -85,7 +85,7 @@ def _training_writes_its_own_trace(module: Any) -> None:
 
 
 _FAULTS = "tests/engine/test_faults.py"
-_LOCAL = "outpace.engines.local"
+_LOCAL = "outpace.engines.arena"
 
 MUTANTS = {
     "holds-unseen": Mutant(

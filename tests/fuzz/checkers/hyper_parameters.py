@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.engines.base import Result
+from outpace.interface import Result
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life

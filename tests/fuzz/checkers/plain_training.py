@@ -10,10 +10,10 @@ from collections.abc import Sequence
 
 import torch
 
-from outpace.engines.base import Contents, Result
+from outpace.interface import Contents, Result
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
 from tests.fuzz.models import fingerprint

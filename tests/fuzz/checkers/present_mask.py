@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.engines.base import Result
+from outpace.interface import Result
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
 from tests.fuzz.models import bits

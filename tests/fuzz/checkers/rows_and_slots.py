@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outpace.engines.base import Result
+from outpace.interface import Result
 from outpace.protocol.events import Event
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from outpace.engines.base import Ticket
+from outpace.interface import Ticket
 from tests.fuzz.lives import WatchedEngine
 
 

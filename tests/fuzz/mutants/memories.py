@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from outpace.engines.base import Result
 from outpace.engines.virtual.training import SharedTensors
+from outpace.interface import Result
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
 

@@ -24,6 +24,15 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.bell import Bell
+from outpace.engines.arena.faults import Faults
+from outpace.engines.arena.holds import Holds, tag
+from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.life import Life
+from outpace.engines.arena.log import Log, decode
+from outpace.engines.arena.snapshot import SnapshotStore
+from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.desk import FAILED, RUNNING, STORE_LOST, Desk
@@ -38,19 +47,10 @@ from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
 from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
 from outpace.engines.cluster.transfers import Transfers
-from outpace.engines.local.arena import Memory
-from outpace.engines.local.bell import Bell
-from outpace.engines.local.faults import Faults
-from outpace.engines.local.holds import Holds, tag
-from outpace.engines.local.layout import ArenaLayout
-from outpace.engines.local.life import Life
-from outpace.engines.local.log import Log, decode
-from outpace.engines.local.snapshot import SnapshotStore
-from outpace.engines.local.watch import Watch
 from outpace.engines.sums import RowSums
-from outpace.environment import cores, joined_store
 from outpace.errors import OutpaceError
-from outpace.meeting_store import address
+from outpace.job.environment import cores, joined_store
+from outpace.job.store import address
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.round import Round

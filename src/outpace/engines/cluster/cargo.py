@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from outpace.engines.local.layout import ArenaLayout
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.hosts import is_addressed
 from outpace.protocol.ledger import Ledger

@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from outpace.engines.arena.bell import Bell
+from outpace.engines.arena.holds import tag
+from outpace.engines.arena.log import RECORD_BYTES, append, decode
+from outpace.engines.arena.snapshot import SnapshotStore
+from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, cargo_of, current_rows, is_for
 from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.returning import Standing
 from outpace.engines.cluster.store_log import Entry
-from outpace.engines.local.bell import Bell
-from outpace.engines.local.holds import tag
-from outpace.engines.local.log import RECORD_BYTES, append, decode
-from outpace.engines.local.snapshot import SnapshotStore
-from outpace.engines.local.watch import Watch
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round

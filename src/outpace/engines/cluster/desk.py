@@ -13,9 +13,9 @@ import struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from outpace.engines.local import order
-from outpace.engines.local.arena import Memory
-from outpace.engines.local.layout import ArenaLayout
+from outpace.engines.arena import order
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.errors import OutpaceError, StoreLost
 
 _PROGRESS = struct.Struct("<QQQQQ32s")  # the turn, then the fields

@@ -12,18 +12,18 @@ from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Any
 
+from outpace.engines.arena.arena_engine import ArenaEngine
+from outpace.engines.arena.bell import Bell
+from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.keeper import Keeper
 from outpace.engines.cluster.orders import Orders, cluster_of
 from outpace.engines.cluster.timing import beat_s, lease_s
 from outpace.engines.cluster.watch import ClusterWatch
-from outpace.engines.local.arena_engine import ArenaEngine
-from outpace.engines.local.bell import Bell
-from outpace.engines.local.watch import Watch
 from outpace.engines.replicas import T
 from outpace.errors import OutpaceError, StoreLost
-from outpace.meeting_store import MeetingStore
+from outpace.job.store import MeetingStore
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
 

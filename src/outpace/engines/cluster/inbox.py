@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 
+from outpace.engines.arena.bell import Bell
+from outpace.engines.arena.log import RECORD_BYTES, Log, Trimming, append, encode
 from outpace.engines.cluster.desk import Desk
-from outpace.engines.local.bell import Bell
-from outpace.engines.local.log import RECORD_BYTES, Log, Trimming, append, encode
 from outpace.protocol.events import Event
 
 

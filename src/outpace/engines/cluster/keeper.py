@@ -11,9 +11,9 @@ import subprocess
 import sys
 import time
 
+from outpace.engines.arena.life import Life
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.orders import Orders
-from outpace.engines.local.life import Life
 from outpace.errors import OutpaceError, TimedOut
 
 MOST_STARTS, WITHIN_S = 5, 60.0

@@ -18,20 +18,20 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from outpace.engines.agreement import check_agreement
+from outpace.engines.arena.arena import Files
+from outpace.engines.arena.open import Plan, plan_of
+from outpace.engines.arena.rendezvous import Meeting
 from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.desk import prepare_desk
 from outpace.engines.cluster.engine import ClusterEngine
 from outpace.engines.cluster.orders import cluster_of
 from outpace.engines.cluster.returning import PLACE, ask, begin_at
 from outpace.engines.cluster.starts import Start, hosts_of, start_of
-from outpace.engines.local.arena import Files
-from outpace.engines.local.open import Plan, plan_of
-from outpace.engines.local.rendezvous import Meeting
-from outpace.environment import Gathering
 from outpace.errors import OutpaceError
+from outpace.job.environment import Gathering
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.rules import Rules
-from outpace.replica import OptimizerReplica
+from outpace.replica.replica import OptimizerReplica
 
 TOKEN = "OUTPACE_TOKEN"  #: a secret that all hosts were given; without it the store carries one at the start
 _NONCE_BYTES = 32

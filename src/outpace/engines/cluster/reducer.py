@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.holds import Holds, tag
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.wire import Piece, wire_of
-from outpace.engines.local.arena import Memory
-from outpace.engines.local.holds import Holds, tag
 from outpace.engines.sums import RowSums, Terms, join_meta, merged_meta, split_meta
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round

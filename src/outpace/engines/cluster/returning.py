@@ -15,14 +15,14 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from outpace.engines.base import Contents
+from outpace.engines.arena.arena import Files, Memory
+from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.sealing import SealedStore, Tampered
 from outpace.engines.cluster.timing import lease_s
-from outpace.engines.local.arena import Files, Memory
-from outpace.engines.local.layout import ArenaLayout
-from outpace.engines.local.snapshot import SnapshotStore
 from outpace.errors import TimedOut
+from outpace.interface import Contents
 
 log = logging.getLogger("outpace")
 

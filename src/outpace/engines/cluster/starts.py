@@ -16,9 +16,9 @@ from outpace.engines.cluster.leases import place_of
 from outpace.engines.cluster.orders import cluster_of
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.timing import beat_s, lease_s
-from outpace.environment import Place
 from outpace.errors import OutpaceError, TimedOut
-from outpace.meeting_store import MeetingStore
+from outpace.job.environment import Place
+from outpace.job.store import MeetingStore
 
 
 class Start(NamedTuple):

@@ -11,10 +11,10 @@ import threading
 
 import torch
 
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, region
 from outpace.engines.cluster.group import Group
-from outpace.engines.local.arena import Memory
-from outpace.engines.local.snapshot import SnapshotStore
 
 log = logging.getLogger("outpace")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from outpace.engines.arena.bell import SLICE_S
+from outpace.engines.arena.watch import ASLEEP_S, Watch
 from outpace.engines.cluster.inbox import SentLog
 from outpace.engines.cluster.keeper import Keeper
-from outpace.engines.local.bell import SLICE_S
-from outpace.engines.local.watch import ASLEEP_S, Watch
 from outpace.errors import TimedOut
 
 

@@ -11,12 +11,12 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from outpace.engines.base import Notes, Work
 from outpace.engines.replicas import REPLAY_AT_MOST
 from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.virtual.clock import Waiters, sleep, wait_in
 from outpace.engines.virtual.world import World
 from outpace.errors import BelowQuorum
+from outpace.interface import Notes, Work
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.publications import Publication

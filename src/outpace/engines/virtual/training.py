@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from outpace.engines.base import Contents, Notes, Replica, Result, Work
 from outpace.engines.replicas import ReplicaEngine, T
 from outpace.engines.sums import RowSums, join_meta, merged_meta, meta_of
 from outpace.engines.virtual.clock import Waiters, sleep
 from outpace.engines.virtual.engine import Pace, VirtualEngine
 from outpace.engines.virtual.world import World
+from outpace.interface import Contents, Notes, Replica, Result, Work
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.results import Results
 from outpace.protocol.round import Round

@@ -12,10 +12,10 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Protocol
 
-from outpace.engines.base import Notes
 from outpace.engines.virtual.agents import Agents, Load
 from outpace.engines.virtual.clock import Clock, Waiters
 from outpace.engines.virtual.network import Network
+from outpace.interface import Notes
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Round

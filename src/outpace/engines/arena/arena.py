@@ -1,0 +1,308 @@
+"""The shared memory of one host: three files, mapped and opened by every rank.
+
+Owns creating, checking and closing them, and typed views into the memory. On Linux they are anonymous, vanish with
+their last holder whatever kills it, and are not bound by the size of /dev/shm. Elsewhere they are files readable by
+their owner only, in a directory that the next start sweeps away.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import json
+import logging
+import mmap
+import os
+import shutil
+import struct
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from outpace.engines.arena import order
+from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.life import Life
+from outpace.engines.arena.mapped import give_back, mapped
+from outpace.errors import ArenaFull, ArenaInvalid
+from outpace.job.free_memory import available_bytes
+
+log = logging.getLogger("outpace")
+
+MAGIC = b"outpace\0"
+LAYOUT_VERSION = 1
+_HEAD = struct.Struct("<8sII16s")  # magic, layout version, length of the description, job id
+_DIRECTORY_PREFIX = f"outpace-{os.getuid()}-"
+_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
+_FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOENT)  #: by a seccomp profile, or /proc is not there
+NAMES = ("arena", "log", "life", "inbox")
+_in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its own life
+
+
+@dataclass
+class Files:
+    """The open files of an arena, and the directory they lie in if they have names."""
+
+    fds: tuple[int, ...]  #: in the order of `NAMES`
+    directory: Path | None = None
+
+    @property
+    def arena(self) -> int:
+        """The memory."""
+        return self.fds[0]
+
+    @property
+    def log(self) -> int:
+        """What happened."""
+        return self.fds[1]
+
+    @property
+    def life(self) -> int:
+        """Who lives."""
+        return self.fds[2]
+
+    @property
+    def inbox(self) -> int:
+        """What this host's ranks want to have appended to the log of all hosts."""
+        return self.fds[3]
+
+    def close(self) -> None:
+        """Closes them. Drops this process's life, so it comes last of all."""
+        for fd in self.fds:
+            os.close(fd)
+        if self.directory is not None:
+            _in_use.discard(self.directory)
+
+
+def create_files() -> Files:
+    """New, empty files: anonymous where the system can, else in a private directory."""
+    directory = os.environ.get("OUTPACE_ARENA_DIR")
+    if directory is None and hasattr(os, "memfd_create"):
+        try:
+            return _anonymous_files()
+        except OSError as error:
+            if error.errno not in _FORBIDDEN:
+                raise
+            _say_forbidden(str(error), _usual_directory())
+    return _named_files(Path(directory) if directory else _usual_directory())
+
+
+def _usual_directory() -> Path:
+    return Path("/dev/shm" if os.path.isdir("/dev/shm") else tempfile.gettempdir())
+
+
+@cache
+def _say_forbidden(why: str, directory: Path) -> None:
+    log.warning(
+        "anonymous shared memory is not to be had here (memfd_create: %s), so the arena lies in files in %s; if all "
+        "ranks are killed, they stay there until the next start. To choose another directory, set OUTPACE_ARENA_DIR",
+        *(why, directory),
+    )
+
+
+def _named_files(base: Path) -> Files:
+    while True:
+        _sweep(base)
+        path = Path(tempfile.mkdtemp(prefix=_DIRECTORY_PREFIX, dir=base))
+        try:
+            return open_files([str(path / name) for name in NAMES], path, os.O_CREAT | os.O_EXCL)
+        except FileNotFoundError:
+            continue  # another job swept it before this one could say that it lives there
+
+
+def open_files(paths: Sequence[str], directory: Path | None, flags: int = 0) -> Files:
+    """Opens another rank's files. Raises OSError if they are gone.
+
+    The file of lives comes first: whoever has entered it keeps the others from being swept away.
+    """
+    fds: dict[str, int] = {}
+    if directory is not None:
+        _in_use.add(directory)
+    try:
+        for name, path in sorted(zip(NAMES, paths, strict=True), key=lambda named: named[0] != "life"):
+            fd = fds[name] = os.open(path, os.O_RDWR | flags | _append_flag(name), 0o600)
+            if os.fstat(fd).st_uid != os.geteuid():
+                raise ArenaInvalid(f"the arena at {path} belongs to another user; it was left untouched")
+            if name == "life" and directory is not None and not (Life(fd).enter() and os.fstat(fd).st_nlink):
+                raise FileNotFoundError(errno.ENOENT, "its ranks are gone", str(directory))
+    except BaseException:
+        for fd in fds.values():
+            os.close(fd)
+        if directory is not None:
+            _in_use.discard(directory)
+        raise
+    return Files(tuple(fds[name] for name in NAMES), directory)
+
+
+def remove_directory(files: Files) -> None:
+    """Removes the files' names if nobody else is about to use them. Anonymous files need nothing."""
+    if files.directory is not None and Life(files.life).leave_empty():
+        _remove(files.directory)
+
+
+def write_header(fd: int, layout: ArenaLayout, job: bytes, description: dict[str, Any]) -> None:
+    """Makes the file an arena of this job. The description is what ranks compare their models by."""
+    body = json.dumps(description).encode()
+    os.pwrite(fd, _HEAD.pack(MAGIC, LAYOUT_VERSION, len(body), job) + body, 0)
+    try:
+        os.ftruncate(fd, layout.total_bytes)
+    except OSError as error:
+        raise ArenaFull(f"the arena of {_size(layout.total_bytes)} could not be made: {error}") from error
+
+
+def header_bytes(description: dict[str, Any]) -> int:
+    """Room the header of such a description takes."""
+    return _HEAD.size + len(json.dumps(description).encode())
+
+
+def read_header(fd: int, job: bytes | None = None) -> dict[str, Any]:
+    """Checks that a file is an arena (of this job), and returns its description."""
+    head = os.pread(fd, _HEAD.size, 0)
+    if len(head) < _HEAD.size or head[:8] != MAGIC:
+        raise ArenaInvalid("the file is not an outpace arena; it was left untouched. Start the job again")
+    _, version, length, owner = _HEAD.unpack(head)
+    if version != LAYOUT_VERSION:
+        raise ArenaInvalid(
+            f"the arena has layout version {version}, this outpace writes version {LAYOUT_VERSION}; "
+            "run the same outpace on all ranks"
+        )
+    if job is not None and owner != job:
+        raise ArenaInvalid("the arena belongs to another job; it was left untouched. Start the job again")
+    try:
+        description: dict[str, Any] = json.loads(os.pread(fd, length, _HEAD.size))
+    except ValueError as error:
+        raise ArenaInvalid("the arena's header is damaged; it was left untouched. Start the job again") from error
+    return description
+
+
+def check_room(layout: ArenaLayout, kept: int) -> None:
+    """Raises `ArenaFull` before anything is written, if the memory training needs is not there."""
+    need, room = layout.usual_bytes(kept), available_bytes()
+    if room is not None and need > room:
+        raise ArenaFull(
+            f"training with {layout.world} ranks needs {_size(need)} of shared memory, and {_size(room)} are free: "
+            f"one vector of {_size(layout.vector_bytes)} for each rank, {kept} + 2 for results, and two snapshots. "
+            f"Use fewer ranks, a smaller max_staleness (now {kept}), or a machine with more memory"
+        )
+
+
+def reserve(files: Files, layout: ArenaLayout, kept: int) -> None:
+    """Takes the room of named files up front, so that a full disk is an error here and not a crash later."""
+    if files.directory is None:
+        return
+    try:
+        os.posix_fallocate(files.arena, 0, layout.slot(min(kept + 2, layout.slots)))
+        for buffer in (0, 1):
+            os.posix_fallocate(files.arena, layout.state(buffer), 3 * layout.vector_bytes)
+    except OSError as error:
+        free = shutil.disk_usage(files.directory).free
+        raise ArenaFull(
+            f"training needs {_size(layout.usual_bytes(kept))} in {files.directory.parent}, where {_size(free)} "
+            f"are free ({error.strerror}). Point OUTPACE_ARENA_DIR at a larger file system, or unset it"
+        ) from error
+
+
+class Memory:
+    """The mapped arena."""
+
+    def __init__(self, fd: int, layout: ArenaLayout) -> None:
+        order.take_part()
+        self.layout = layout
+        self._map = mapped(fd, layout.total_bytes)
+        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        self.raw = memoryview(self._map)
+        self._touched: set[int] = set()
+        self.word = ctypes.c_uint32.from_buffer(self._map, layout.control)
+
+    def close(self) -> None:
+        """Gives the memory back at once. Whoever still has a view of it sees zeros."""
+        with contextlib.suppress(OSError):  # then it is given back when nobody has a view of it any more
+            give_back(self._map)
+
+    def region(self, offset: int, nbytes: int) -> torch.Tensor:
+        """A byte tensor inside the arena."""
+        return self.bytes[offset : offset + nbytes]
+
+    def touch(self, offset: int, nbytes: int) -> None:
+        """Brings what is about to be used into this process's page table, at once instead of page by page."""
+        if offset not in self._touched:
+            self._touched.add(offset)
+            start = offset - offset % mmap.PAGESIZE
+            with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
+                self._map.madvise(_POPULATE_WRITE, start, offset + nbytes - start)
+
+    def numbers(self, offset: int, count: int, code: str) -> memoryview[Any]:
+        """Typed access to `count` numbers of 8 bytes."""
+        return self.raw[offset : offset + 8 * count].cast(code)  # type: ignore[call-overload,no-any-return]
+
+    def write_meta(self, offset: int, blob: bytes) -> None:
+        """Stores what goes with a row or a slot. Refuses what would run into its neighbour."""
+        if 8 + len(blob) > self.layout.meta_bytes:
+            raise ArenaFull(
+                f"the optimizer's hyper-parameters take {len(blob)} bytes and have grown since the start, when "
+                f"{self.layout.meta_bytes} were reserved; keep what grows out of param_groups"
+            )
+        self.raw[offset + 8 : offset + 8 + len(blob)] = blob
+        self.raw[offset : offset + 8] = len(blob).to_bytes(8, "little")
+
+    def read_meta(self, offset: int) -> bytes:
+        """The inverse of `write_meta`."""
+        start = offset + 8
+        return self._map[start : start + int.from_bytes(self._map[offset:start], "little")]
+
+
+def _append_flag(name: str) -> int:
+    return os.O_APPEND if name in ("log", "inbox") else 0
+
+
+def _anonymous_files() -> Files:
+    fds: list[int] = []
+    try:
+        for name in NAMES:
+            fds.append(os.memfd_create(f"outpace-{name}"))
+            if flag := _append_flag(name):
+                appending = os.open(f"/proc/self/fd/{fds[-1]}", os.O_RDWR | flag)
+                os.close(fds[-1])
+                fds[-1] = appending
+    except BaseException:
+        for fd in fds:
+            os.close(fd)
+        raise
+    return Files(tuple(fds))
+
+
+def _sweep(base: Path) -> None:
+    """Removes what a killed run left behind: directories of ours that nobody has entered.
+
+    The lock decides, and not what was seen before: a directory that another job is just making is either locked by that
+    job, and stays, or by this one; then that job sees it gone and makes another one.
+    """
+    for path in set(base.glob(_DIRECTORY_PREFIX + "*")) - _in_use:
+        try:
+            fd = os.open(path / "life", os.O_RDWR)
+        except OSError:
+            with contextlib.suppress(OSError):
+                path.rmdir()  # killed before the first file was there
+            continue
+        try:
+            if Life(fd).is_abandoned():
+                _remove(path)
+        finally:
+            os.close(fd)
+
+
+def _remove(directory: Path) -> None:
+    """The file of lives goes last: without it, nobody could tell whether the rest is abandoned."""
+    with contextlib.suppress(OSError):
+        for name in sorted(NAMES, key=lambda name: name == "life"):
+            (directory / name).unlink(missing_ok=True)
+        directory.rmdir()
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"

@@ -1,0 +1,108 @@
+"""Sums the rows of a sealed round into its slot, chunk by chunk, by whichever ranks are there.
+
+Every chunk is summed in private memory and then copied, so that two ranks that do the same chunk write the same bits,
+and one that was stopped half-way and wakes up later cannot spoil a result: before it copies it looks at the log, and a
+round that was still to be reduced then proves that the rows it read were whole. Owns who does which chunk; returns the
+event it found due, and leaves every decision to the ledger.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+
+from outpace.engines.arena import order
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.faults import Faults
+from outpace.engines.arena.holds import tag
+from outpace.engines.sums import RowSums, merged_meta
+from outpace.protocol.events import Event, Kind
+from outpace.protocol.round import Round
+
+_WORDS = 3  # per chunk: tag of who began it, tag of who did it, sum of squares
+
+
+class Reduction:
+    """One rank's part in reducing rounds. `wanted` reads the log and says whether an attempt is still current."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        sums: RowSums,
+        wanted: Callable[[Round], bool],
+        faults: Faults,
+    ) -> None:
+        self._memory = memory
+        self._sums = sums
+        self._wanted = wanted
+        self._faults = faults
+        self._tables: dict[int, tuple[memoryview[int], memoryview[float]]] = {}
+
+    @property
+    def is_small(self) -> bool:
+        """One chunk: whoever seals sums it alone, waking others would cost more."""
+        return len(self._sums.chunks) <= 1
+
+    def work(self, sealed: Round, place: int, helping: bool) -> Event | None:
+        """Does the chunks nobody has begun, from this rank's own share on; `helping` also those begun by others.
+
+        The caller holds the slot. Returns the event that is due next, or None when there is nothing to do.
+        """
+        words, squares = self._table(sealed.slot)
+        mark = tag(sealed)
+        layout, sums = self._memory.layout, self._sums
+        rows, slot = [layout.row(c.rank, c.row) for c in sealed.contributions], layout.slot(sealed.slot)
+        for offset in (*rows, slot):
+            self._memory.touch(offset, layout.vector_bytes)
+        terms, out = sums.terms(sealed, rows), sums.chunks_at(slot)
+        total = len(sums.chunks)
+        start = place * total // max(1, len(sealed.contributions)) % max(1, total)
+        for index in (*range(start, total), *range(start)):
+            word = index * _WORDS
+            if words[word + 1] == mark or (words[word] == mark and not helping):
+                continue
+            words[word] = mark
+            self._faults.at("reducing", sealed.number)
+            summed, scale = sums.sum(index, terms)
+            found = sums.sum_of_squares(summed, scale)
+            bad = None if math.isfinite(found) else sums.culprit(index, terms, sealed)
+            if not self._wanted(sealed):
+                return None
+            if bad is not None:
+                return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
+            torch.mul(summed, scale, out=out[index])
+            squares[word + 2] = found
+            order.before_showing()
+            words[word + 1] = mark
+        return self.ending(sealed)
+
+    def progress(self, sealed: Round) -> tuple[int, int]:
+        """(chunks that somebody has begun and not done, chunks that are done)."""
+        words, _ = self._table(sealed.slot)
+        mark = tag(sealed)
+        done = words[1::_WORDS].tolist().count(mark)
+        return words[::_WORDS].tolist().count(mark) - done, done
+
+    def ending(self, sealed: Round) -> Event | None:
+        """The event that completes the attempt, if every chunk is done. Puts what goes with the result beside it."""
+        if self.progress(sealed)[1] < len(self._sums.chunks):
+            return None
+        layout = self._memory.layout
+        meta = merged_meta(
+            sealed, (self._memory.read_meta(layout.row_meta(c.rank, c.row)) for c in sealed.contributions)
+        )
+        if not self._wanted(sealed):
+            return None
+        self._memory.write_meta(layout.slot_meta(sealed.slot), meta)
+        _, squares = self._table(sealed.slot)
+        value = self._sums.clip(squares[2::_WORDS].tolist())
+        return Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value)
+
+    def _table(self, slot: int) -> tuple[memoryview[int], memoryview[float]]:
+        """Progress of the reduction into a slot, as whole numbers and as floats."""
+        if slot not in self._tables:
+            offset, count = self._memory.layout.chunk_states(slot), len(self._sums.chunks) * _WORDS
+            self._tables[slot] = (self._memory.numbers(offset, count, "Q"), self._memory.numbers(offset, count, "d"))
+        return self._tables[slot]

@@ -1,0 +1,98 @@
+"""Snapshots in the arena: a replica and the ledger, for ranks that lag, join or are restarted.
+
+Nobody is asked for anything: a rank that just applied writes, whoever needs it reads. A reader copies out, then looks
+at the log: if the buffer was claimed meanwhile, what it read may be torn and is thrown away.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from zlib import crc32
+
+import torch
+
+from outpace.engines.arena.arena import Memory
+from outpace.errors import ArenaFull
+from outpace.interface import Contents
+from outpace.vector import packed, place
+
+_HEAD_BYTES = 16  # length and checksum of the plain part
+
+
+class SnapshotStore:
+    """The snapshot buffers of one arena."""
+
+    def __init__(self, memory: Memory) -> None:
+        self._memory = memory
+        self._hint = memory.numbers(memory.layout.latest, 1, "Q")
+
+    def write(self, buffer: int, contents: Contents, ledger: dict[str, Any], position: int) -> None:
+        """Fills a buffer this rank has claimed."""
+        specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in contents.tensors]
+        plain = {"tensors": specs, "plain": contents.plain, "ledger": ledger, "position": position}
+        body = json.dumps(plain).encode()
+        offsets, end = packed(contents.tensors, _HEAD_BYTES + len(body))
+        room = self._memory.layout.state_bytes
+        if end > room:
+            raise ArenaFull(
+                f"a snapshot of this optimizer takes {end} bytes and the arena has {room} for one; the optimizer "
+                "keeps more state per parameter than outpace makes room for"
+            )
+        start = self._memory.layout.state(buffer)
+        self._memory.touch(start, end)
+        region = self._memory.region(start, room)
+        for tensor, offset in zip(contents.tensors, offsets, strict=True):
+            place(region, offset, tensor).copy_(tensor)
+        self._memory.raw[start + _HEAD_BYTES : start + _HEAD_BYTES + len(body)] = body
+        head = len(body).to_bytes(8, "little") + crc32(body).to_bytes(8, "little")
+        self._memory.raw[start : start + _HEAD_BYTES] = head
+
+    def announce(self, buffer: int) -> None:
+        """Leaves the hint at the latest buffer."""
+        self._hint[0] = buffer + 1
+
+    def hinted(self) -> int | None:
+        """The buffer hinted at, if any."""
+        return int(self._hint[0]) - 1 if self._hint[0] else None
+
+    def read_plain(self, buffer: int) -> dict[str, Any] | None:
+        """The plain part, or None if it is being overwritten."""
+        start = self._memory.layout.state(buffer)
+        head = bytes(self._memory.raw[start : start + _HEAD_BYTES])
+        length, check = int.from_bytes(head[:8], "little"), int.from_bytes(head[8:], "little")
+        if length > self._memory.layout.state_bytes:
+            return None
+        body = bytes(self._memory.raw[start + _HEAD_BYTES : start + _HEAD_BYTES + length])
+        return json.loads(body) if length and crc32(body) == check else None
+
+    def size(self, buffer: int) -> int:
+        """How many bytes a buffer's snapshot takes, 0 if it is being overwritten."""
+        plain = self.read_plain(buffer)
+        return 0 if plain is None else self._places(buffer, plain)[2]
+
+    def forget(self, buffer: int) -> None:
+        """Makes a buffer one that holds nothing."""
+        start = self._memory.layout.state(buffer)
+        self._memory.raw[start : start + _HEAD_BYTES] = bytes(_HEAD_BYTES)
+
+    def _places(self, buffer: int, plain: dict[str, Any]) -> tuple[list[torch.Tensor], list[int], int]:
+        """(tensors without memory, where each lies, end). The end is 0 if that cannot be."""
+        like = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for dtype, shape in plain["tensors"]]
+        start = self._memory.layout.state(buffer)
+        length = int.from_bytes(self._memory.raw[start : start + 8], "little")
+        offsets, end = packed(like, _HEAD_BYTES + length)
+        return like, offsets, end if end <= self._memory.layout.state_bytes else 0
+
+    def read(self, buffer: int) -> Contents | None:
+        """A private copy of a buffer's replica, or None if it is being overwritten."""
+        plain = self.read_plain(buffer)
+        if plain is None:
+            return None
+        like, offsets, end = self._places(buffer, plain)
+        if not end:
+            return None
+        start = self._memory.layout.state(buffer)
+        copy = self._memory.region(start, end).clone()  # in one piece, which the allocator gives back
+        tensors = [place(copy, offset, tensor) for tensor, offset in zip(like, offsets, strict=True)]
+        return Contents(tensors, plain["plain"])

@@ -1,0 +1,252 @@
+"""Who this process is among the ranks, and who shares its machine. Owns reading what the launcher or torch.distributed
+says of that. Guesses nothing: what is not said is asked of the others, or named as missing.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import itertools
+import json
+import logging
+import os
+import socket
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch.distributed as dist
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from outpace.errors import OutpaceError, TimedOut
+from outpace.job.store import MeetingStore, store_of_group
+
+log = logging.getLogger("outpace")
+
+STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that goes before what a script says
+HOST = "OUTPACE_HOST"  #: the host a rank counts as, to have several on one machine
+LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
+
+_OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  #: processes that mpirun, srun start
+_STORE_TIMEOUT = timedelta(seconds=20)
+_meetings = itertools.count()
+
+
+@dataclass(frozen=True)
+class Place:
+    """This rank's place in the world."""
+
+    rank: int
+    world: int
+    local_world: int | None  #: ranks on this machine; None as long as nobody has said
+    host: str = ""  #: a name of its host
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        several = HOST in os.environ or self.local_world not in (None, self.world)
+        return f"[rank {self.rank}, host {self.host}]" if several else f"[rank {self.rank}]"
+
+    @property
+    def is_one_host(self) -> bool:
+        """Whether all ranks run on this machine."""
+        return self.local_world == self.world and HOST not in os.environ
+
+
+class Group(NamedTuple):
+    """This process in torch.distributed's default group."""
+
+    rank: int
+    world: int
+
+
+class Gathering(NamedTuple):
+    """Where the ranks of one optimizer meet."""
+
+    place: Place  #: with all that is known of who shares this machine
+    store: MeetingStore | None  #: the job's rendezvous store; None for a rank that is alone
+    name: str  #: equal on all ranks because they make their optimizers in the same order
+
+
+def whereami() -> Place:
+    """As torch.distributed says once it is initialised, else as the launcher's variables say; alone without both."""
+    return place_of(os.environ, group())
+
+
+def group() -> Group | None:
+    """What torch.distributed says, if it was initialised."""
+    if not dist.is_available() or not dist.is_initialized():
+        return None
+    return Group(dist.get_rank(), dist.get_world_size())
+
+
+def place_of(said: Mapping[str, str], initialised: Group | None) -> Place:
+    """This rank's place by its environment variables and by its group, which is right where they differ.
+
+    >>> place_of({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "4", "GROUP_RANK": "0"}, None)
+    Place(rank=1, world=4, local_world=4, host='0')
+    """
+    if initialised is None:
+        world = _world(said)
+        rank, is_described = _rank(said, world), True
+    else:
+        rank, world = initialised
+        others = {name: said[name] for name, fact in _facts(initialised).items() if said.get(name, fact) != fact}
+        if others:
+            _say_once(
+                f"torch.distributed was initialised as rank {rank} of {world}, and the environment says "
+                f"{', '.join(f'{name}={value}' for name, value in others.items())}: outpace goes by the former"
+            )
+        is_described = not others
+    local = _local_world(said, world) if is_described else None
+    if world == 1:
+        local = 1
+    label = said.get("GROUP_RANK") or said.get("NODE_RANK") if local is not None else None
+    return Place(rank, world, local, said.get(HOST) or label or machine())
+
+
+def _facts(initialised: Group) -> dict[str, str]:
+    return {"RANK": str(initialised.rank), "WORLD_SIZE": str(initialised.world)}
+
+
+def _world(said: Mapping[str, str]) -> int:
+    world = _number(said, "WORLD_SIZE")
+    if world is None:
+        others = [name for name in ("RANK", "LOCAL_RANK") if (_number(said, name) or 0) > 0]
+        others += [name for name in _OTHER_LAUNCHERS if said.get(name, "1") != "1"]
+        if others:
+            raise _missing("WORLD_SIZE", f"{others[0]}={said[others[0]]} says that there are others")
+        return 1
+    if world < 1:
+        raise OutpaceError(f"WORLD_SIZE={world}: a world has at least one rank; start with torchrun")
+    return world
+
+
+def _rank(said: Mapping[str, str], world: int) -> int:
+    """RANK, or what follows from the place on its machine: ranks are numbered machine by machine."""
+    rank = _number(said, "RANK")
+    if rank is None:
+        node, local, local_world = (_number(said, name) for name in ("NODE_RANK", "LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        if world == 1:
+            rank = 0
+        elif local is None:
+            raise _missing("RANK", f"WORLD_SIZE={world} says that there are others")
+        elif node == 0 or local_world == world:
+            rank = local
+        elif node is None or local_world is None:
+            missing = "NODE_RANK" if node is None else "LOCAL_WORLD_SIZE"
+            raise _missing(f"RANK (or {missing})", f"LOCAL_RANK={local} alone does not tell it")
+        else:
+            rank = node * local_world + local
+    if not 0 <= rank < world:
+        raise OutpaceError(f"RANK={rank} does not lie in a world of {world} ranks; start with torchrun")
+    return rank
+
+
+def _local_world(said: Mapping[str, str], world: int) -> int | None:
+    local = _number(said, "LOCAL_WORLD_SIZE")
+    if local is not None and not 1 <= local <= world:
+        raise OutpaceError(f"LOCAL_WORLD_SIZE={local} does not fit into WORLD_SIZE={world}; start with torchrun")
+    return local
+
+
+def _number(said: Mapping[str, str], name: str) -> int | None:
+    try:
+        return int(said[name]) if name in said else None
+    except ValueError as error:
+        raise OutpaceError(f"{name} must be a whole number: {error}") from error
+
+
+def _missing(name: str, why: str) -> OutpaceError:
+    return OutpaceError(
+        f"{name} is not set, so this process does not know which rank it is ({why}). Call "
+        "torch.distributed.init_process_group() first, start with torchrun or `outpace run`, or set the variable; "
+        "WORLD_SIZE=1 for a process that trains alone"
+    )
+
+
+@functools.cache
+def _say_once(text: str) -> None:
+    log.warning(text)
+
+
+@functools.cache
+def machine() -> str:
+    """A name that processes share if they can share memory: of one boot of one kernel, and within one container."""
+    kernel = []
+    with suppress(OSError):
+        kernel = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return f"{socket.gethostname()}-{hashlib.sha256(''.join(kernel).encode()).hexdigest()[:8]}"
+
+
+def refuse_late_group(world: int) -> None:
+    """Raises if a process whose world was itself has been told since then that it is one of several."""
+    now = group()
+    if world == 1 and now is not None and now.world > 1:
+        raise OutpaceError(
+            f"torch.distributed was initialised as rank {now.rank} of {now.world} after this DistributedOptimizer was "
+            "made, which trains alone because nothing spoke of other ranks. Call init_process_group() first"
+        )
+
+
+def cores() -> int:
+    """Processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def gather(place: Place, timeout_s: float) -> Gathering:
+    """Reaches the job's store, and finds out who shares this machine if it was not said. Blocks until that is known."""
+    store, name = _store_of(place, timeout_s), meeting_name()
+    if store is not None and (place.local_world is None or group() is not None):
+        place = _settled(place, store, name, timeout_s)
+    return Gathering(place, store, name)
+
+
+def _settled(place: Place, store: MeetingStore, name: str, timeout_s: float) -> Place:
+    """What all ranks were told of their hosts; if one was not, what their machines are. So all come to the same."""
+    number = name.partition("/")[2]  # not the attempt: of a host that is started again, each launcher counts its own
+    keys = [f"outpace/places/{number}/{rank}" for rank in range(place.world)]
+    told = None if place.local_world is None and HOST not in os.environ else place.host
+    store.set(keys[place.rank], json.dumps([told, machine()]))
+    try:
+        places = [json.loads(value) for value in store.multi_get(keys)]
+    except TimedOut as error:
+        missing = [rank for rank, key in enumerate(keys) if not store.check([key])]
+        raise TimedOut(
+            f"{place.name} ranks {missing} did not come within {timeout_s:.0f} s. See whether they started, and "
+            "whether they constructed their DistributedOptimizer"
+        ) from error
+    if place.local_world is not None and all(told for told, _ in places):
+        return place
+    hosts = [told if all(each for each, _ in places) else here for told, here in places]
+    return replace(place, local_world=hosts.count(hosts[place.rank]), host=hosts[place.rank])
+
+
+def _store_of(place: Place, timeout_s: float) -> MeetingStore | None:
+    """None for a rank that is alone. Blocks until it can be reached."""
+    if place.world == 1:
+        return None
+    missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if name not in os.environ]
+    if missing and store_of_group() is None:
+        raise OutpaceError(
+            f"{' and '.join(missing)} not set, so the ranks cannot find each other. Start with "
+            "`torchrun --nproc-per-node N train.py`, or use outpace.spawn(fn, ranks)"
+        )
+    if not dist.is_available():
+        raise OutpaceError("this torch was built without torch.distributed, which outpace needs to start")
+    return MeetingStore(place.name, timeout_s, holds=place.rank == 0)
+
+
+def joined_store() -> Any:
+    """The same store, for a process that is no rank."""
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    return TCPStore(address, port, is_master=False, timeout=_STORE_TIMEOUT)
+
+
+def meeting_name() -> str:
+    """A name for the next arena, equal on all ranks because they make their optimizers in the same order."""
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return f"{attempt}/{next(_meetings)}"

@@ -1,0 +1,194 @@
+"""`spawn`: ranks from a function, for notebooks and tests. Owns the children: none survives the call.
+
+A rank that raises ends the run, and its traceback is what the caller sees. A rank that is killed does not: the others
+go on if their strategy can, and its result is None.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from outpace.errors import OutpaceError, RankFailed
+from outpace.launching.defer_sigint import ctrl_c_later
+from outpace.launching.leash import die_with_parent
+from outpace.launching.places import cause, environment_of, open_store
+
+log = logging.getLogger("outpace")
+
+_STARTED = b""  #: what a rank sends before it calls the function
+_GUARD = 'if __name__ == "__main__":'
+
+
+def spawn(
+    fn: Callable[..., Any],
+    ranks: int,
+    args: Sequence[Any] = (),
+    env: dict[str, str] | None = None,
+    hosts: int = 1,
+) -> list[Any]:
+    """Runs `fn(*args)` once for each rank, in processes of their own, and returns what each returned.
+
+    Blocks until all have ended. The first exception is raised here as `RankFailed` with its traceback, and the other
+    ranks are ended; so they are when this call is interrupted. Each process finds RANK, WORLD_SIZE and the rest in
+    its environment, as under torchrun, and may use `torch.distributed` too. With `hosts`, the ranks count as those of
+    so many machines and meet as machines do: through the loopback network, not through shared memory.
+
+    Ranks import the script that calls this, so it must do so under `if __name__ == "__main__":`. A function that is
+    typed into a notebook or a shell cannot be imported; its ranks are forked, and compute in one thread each.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise OutpaceError(
+            f"outpace.spawn was called again by a rank, which is importing the script to find its function in. Put the "
+            f"call, and all that only the launcher is to do, under `{_GUARD}`"
+        )
+    if not isinstance(ranks, int) or ranks < 1:
+        raise OutpaceError(f"spawn(ranks={ranks!r}): at least one rank is needed")
+    if not isinstance(hosts, int) or not 1 <= hosts <= ranks:
+        raise OutpaceError(f"spawn(ranks={ranks}, hosts={hosts!r}): every host needs at least one rank")
+    context = _context(fn)
+    threads = _threads_after_fork(env) if context.get_start_method() == "fork" else {}
+    store = open_store()
+    children: list[_Child] = []
+    try:
+        for rank in range(ranks):
+            environment = environment_of(rank, ranks, store.port, hosts) | (env or {}) | threads
+            children.append(_start(context, fn, args, rank, environment))
+        return _gather(children)
+    finally:
+        _end(children)
+        del store  # kept so long: the ranks meet through it, and none of them is special
+
+
+class _Child:
+    def __init__(self, process: Any, pipe: Connection, rank: int) -> None:
+        self.process, self.pipe, self.rank = process, pipe, rank
+        self.has_started = False  #: its process has come as far as to call the function
+
+
+def _context(fn: Callable[..., Any]) -> Any:
+    """Children from a server that has imported torch once. A function that is in no file needs a plain fork."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    is_piped = script is not None and not os.path.exists(script)  # it is "<stdin>", which no rank could import
+    if is_piped or (script is None and fn.__module__ == "__main__"):
+        return multiprocessing.get_context("fork")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["outpace.launching.preload"])
+    _start_server_deaf_to_ctrl_c()
+    return context
+
+
+def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
+    """One thread: OpenMP's own do not survive a fork, and whoever counts on them waits for ever."""
+    asked = (env or {}).get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "1")
+    if asked != "1":
+        log.warning(
+            "OMP_NUM_THREADS=%s, but ranks whose function or script is in no file are forked, and compute in one "
+            "thread each. Put the function into a module, and call outpace.spawn from a script or a notebook",
+            asked,
+        )
+    return {"OMP_NUM_THREADS": "1"}
+
+
+def _start_server_deaf_to_ctrl_c() -> None:
+    """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch is heard by the caller alone."""
+    resource_tracker.ensure_running()  # first: starting it would lift the block
+    with ctrl_c_later():
+        forkserver.ensure_running()
+
+
+def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, environment: dict[str, str]) -> _Child:
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_child, args=(theirs, environment, fn, tuple(args)), name=f"rank {rank}")
+    process.start()
+    theirs.close()
+    return _Child(process, ours, rank)
+
+
+def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    """The life of one rank: its result or its traceback goes through the pipe."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears Ctrl-C and ends us
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.environ.update(environment)
+    pipe.send_bytes(_STARTED)
+    import torch
+
+    from outpace import lifetimes
+
+    if "OMP_NUM_THREADS" in os.environ:
+        torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    try:
+        answer = (True, fn(*args))
+        lifetimes.end_all()
+        message = pickle.dumps(answer)
+    except BaseException as error:
+        message = pickle.dumps((False, f"{type(error).__name__}: {error}\n\n{traceback.format_exc()}"))
+    pipe.send_bytes(message)
+    pipe.close()
+
+
+def _gather(children: list[_Child]) -> list[Any]:
+    results: list[Any] = [None] * len(children)
+    killed: list[str] = []
+    running = list(children)
+    while running:
+        ready = wait([end for child in running for end in (child.pipe, child.process.sentinel)])
+        for child in [c for c in running if c.pipe in ready or c.process.sentinel in ready]:
+            answer = _answer(child)
+            if answer == _STARTED:
+                child.has_started = True
+                continue
+            running.remove(child)
+            if answer is None:
+                child.process.join()
+                _check_started(child)
+                killed.append(f"rank {child.rank} ended with {cause(child.process.exitcode)}")
+                log.warning("%s; the others go on if their strategy allows it", killed[-1])
+                continue
+            good, value = pickle.loads(answer)
+            if not good:
+                before = f" (before that, {'; '.join(killed)})" if killed else ""
+                raise RankFailed(f"rank {child.rank} raised{before}: {value}", child.rank)
+            results[child.rank] = value
+    if len(killed) == len(children):
+        raise RankFailed(f"no rank came to its end: {'; '.join(killed)}", children[0].rank)
+    return results
+
+
+def _answer(child: _Child) -> bytes | None:
+    """What the rank sent before it ended. Its pipe alone does not tell that: processes it forked may hold it open."""
+    try:
+        return child.pipe.recv_bytes() if child.pipe.poll() else None
+    except EOFError:
+        return None
+
+
+def _check_started(child: _Child) -> None:
+    """A rank that could not even begin is none that was killed, and no strategy can make up for it."""
+    if not child.has_started and child.process.exitcode > 0:
+        raise RankFailed(
+            f"rank {child.rank} ended with {cause(child.process.exitcode)} before it came to the function; why stands "
+            f"above. Each rank imports the script and what the function is made of: a script must call outpace.spawn "
+            f"under `{_GUARD}`, and what it imports must be there for its ranks, too",
+            child.rank,
+        )
+
+
+def _end(children: list[_Child]) -> None:
+    """Ends whoever is left, also one that is stopped."""
+    for child in children:
+        if child.process.is_alive():
+            child.process.kill()
+    for child in children:
+        child.process.join()
+        child.pipe.close()

@@ -1,0 +1,1 @@
+"""One rank's model and optimizer: everything that touches user tensors. Decides nothing about rounds."""

@@ -1,0 +1,161 @@
+"""A model's buffers: what of them the ranks share, when, and how. Owns the rule; holds no memory but the model's.
+
+While it trains each rank has its own. All that can be copied begins with rank 0's, or for a rank that was started again
+with those of a snapshot. When all ranks meet, running statistics are averaged, and of the rest that is part of the
+model's `state_dict` everybody takes the lowest rank's, as a whole: a queue, its pointer and a mask stay those of one
+rank. What is no longer of the shape it began with, on any rank, stays each rank's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+import torch
+
+from outpace.errors import InvalidRules
+from outpace.replica.optimizer_state import overlaps
+
+RULES = ("mean", "max", "first", "own")
+_KNOWN = {"running_mean": "mean", "running_var": "mean", "num_batches_tracked": "max"}  # of torch's normalisations
+
+
+class ModelBuffers:
+    """The buffers of one model, as they were when it was wrapped.
+
+    rules: patterns of names to one of `RULES`, before the usual rule; the first that matches counts.
+    """
+
+    def __init__(self, model: torch.nn.Module | None, rules: Mapping[str, str] | None = None) -> None:
+        self._model = model
+        named = self.tensors()
+        self._like = {name: _like(buffer) for name, buffer in named.items() if _can_be_copied(buffer)}
+        chosen = _chosen(rules or {}, named)
+        usual = _usual(model)
+        self.rules = {name: chosen.get(name, usual[name]) for name in self._like}  #: by name
+        for name, rule in chosen.items():
+            self._check(name, rule, named[name])
+        self._met = [name for name, rule in self.rules.items() if rule != "own"]
+
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """All buffers as they are now, by name."""
+        return {} if self._model is None else dict(self._model.named_buffers())
+
+    def unchanged(self) -> dict[str, torch.Tensor]:
+        """Those that can be copied and are of the shape and type they began with: what a snapshot holds."""
+        now = self.tensors()
+        return {name: now[name].detach() for name, like in self._like.items() if _is_still(now.get(name), like)}
+
+    def nbytes(self) -> int:
+        """The most that `unchanged` can take in a snapshot, names included."""
+        return sum(256 + len(name) + like.numel() * like.element_size() for name, like in self._like.items())
+
+    def begin_with(self, values: Mapping[str, torch.Tensor]) -> None:
+        """Takes over what a snapshot holds, where it is still of this rank's shape."""
+        for name, mine in self.unchanged().items():
+            if name in values and _is_still(values[name], self._like[name]):
+                mine.copy_(values[name])
+
+    def describe(self) -> list[list[object]]:
+        """Plain values by which ranks compare what they will share when they meet."""
+        return [[name, list(self._like[name].shape), str(self._like[name].dtype)] for name in self._met]
+
+    def left(self) -> list[torch.Tensor]:
+        """What this rank leaves for a meeting, of the same shapes at each: which buffers count, and they themselves."""
+        if not self._met:
+            return []
+        now = self.unchanged()
+        counts = torch.tensor([name in now for name in self._met], dtype=torch.uint8, device="cpu")
+        missing = (torch.zeros_like(self._like[name], device="cpu") for name in self._met if name not in now)
+        return [counts, *(now[name] if name in now else next(missing) for name in self._met)]
+
+    def take(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Takes over what the ranks of a meeting left, the lowest first. The same bits on every rank."""
+        if not self._met or not rows:
+            return
+        counts = torch.stack([row[0] for row in rows]).all(0).tolist()
+        now = self.unchanged()
+        for index, (name, is_shared) in enumerate(zip(self._met, counts, strict=True)):
+            if is_shared and name in now:
+                _COMBINED[self.rules[name]](now[name], [row[1 + index] for row in rows])
+
+    def __len__(self) -> int:
+        """How many tensors `left` has."""
+        return len(self._met) + bool(self._met)
+
+    def _check(self, name: str, rule: str, buffer: torch.Tensor) -> None:
+        if rule == "own":
+            return
+        if name not in self._like:
+            raise InvalidRules(
+                f"buffers: {name} cannot be shared, because it is sparse, quantized or an expanded view; its rule can "
+                'only be "own"'
+            )
+        if not {"mean": buffer.is_floating_point(), "max": not buffer.is_complex()}.get(rule, True):
+            raise InvalidRules(f"buffers: {name} is of {buffer.dtype}, of which there is no {rule}")
+
+
+def mean_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
+    """Makes a tensor the mean of rows, in their order."""
+    wide = torch.zeros(mine.shape, dtype=torch.float64, device="cpu")
+    for row in rows:
+        wide += row
+    mine.copy_(wide / len(rows))
+
+
+def _max_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
+    most = rows[0].clone()
+    for row in rows[1:]:
+        most = torch.maximum(most, row)
+    mine.copy_(most)
+
+
+def _first_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
+    mine.copy_(rows[0])
+
+
+_COMBINED = {"mean": mean_into, "max": _max_into, "first": _first_into}
+
+
+def _chosen(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) -> dict[str, str]:
+    """The rule of each buffer that a pattern matches."""
+    chosen: dict[str, str] = {}
+    for pattern, rule in rules.items():
+        if rule not in RULES:
+            raise InvalidRules(f"buffers: {pattern!r} has the rule {rule!r}; choose one of {', '.join(RULES)}")
+        matching = [name for name in named if fnmatchcase(name, pattern)]
+        if not matching:
+            known = f"it has {', '.join(named)}" if named else "it has none, or model= was not given"
+            raise InvalidRules(f"buffers: {pattern!r} matches no buffer of the model; {known}")
+        for name in matching:
+            chosen.setdefault(name, rule)
+    return chosen
+
+
+def _usual(model: torch.nn.Module | None) -> dict[str, str]:
+    """What holds where nothing else is said. Buffers that are no part of the `state_dict` can be made again."""
+    rules: dict[str, str] = {}
+    for path, module in () if model is None else model.named_modules():
+        for name, buffer in module._buffers.items():
+            rule = "own" if name in module._non_persistent_buffers_set else _KNOWN.get(name, "first")
+            if rule == "mean" and buffer is not None and not buffer.is_floating_point():
+                rule = "first"
+            rules[f"{path}.{name}" if path else name] = rule
+    return rules
+
+
+def _can_be_copied(buffer: torch.Tensor) -> bool:
+    return (
+        buffer.layout == torch.strided
+        and not buffer.is_quantized
+        and buffer.device.type != "meta"
+        and not overlaps(buffer)
+    )
+
+
+def _is_still(buffer: torch.Tensor | None, like: torch.Tensor) -> bool:
+    return buffer is not None and _can_be_copied(buffer) and (buffer.shape, buffer.dtype) == (like.shape, like.dtype)
+
+
+def _like(buffer: torch.Tensor) -> torch.Tensor:
+    return torch.empty(buffer.shape, dtype=buffer.dtype, device="meta")

@@ -1,0 +1,406 @@
+"""One rank's model and optimizer: gradients out, results in. Owns everything that touches user tensors.
+
+Must never decide when or what to apply: the engine hands it rounds, in order, and it applies them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from operator import is_
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from outpace.codecs import Codec
+from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
+from outpace.interface import Contents, Notes, Result, Work
+from outpace.protocol.round import Round
+from outpace.protocol.rules import Rules
+from outpace.replica import ownership
+from outpace.replica.gradients import clip_if_finite, only_reads_gradients
+from outpace.replica.model_buffers import ModelBuffers, mean_into
+from outpace.replica.optimizer_state import NotShareable, is_plain, pack, plain, unpack
+from outpace.replica.step_length import StepLength
+
+log = logging.getLogger("outpace")
+
+_NOT_HYPER = ("params", "param_names")
+_CONSTANTS = (bool, int, float, str, type(None))
+RoundHook = Callable[[Round], None]
+
+
+class OptimizerReplica:
+    """A torch optimizer and its model, as engines see them."""
+
+    def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
+        self.inner = inner
+        self.version = 0
+        self._model = model
+        self._on_round = on_round
+        self.model_buffers = ModelBuffers(model)
+        self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
+        self._groups = [list(group["params"]) for group in inner.param_groups]
+        self.parameters = [p for group in self._groups for p in group if p.requires_grad]
+        chosen = {id(p) for p in self.parameters}
+        self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
+        models = () if model is None else model.parameters()
+        others = {id(p): p for p in (*self._frozen_in_groups, *models) if id(p) not in chosen}
+        self._others = {self._name(p, index): p for index, p in enumerate(others.values())}
+        self.lost: torch.Tensor | None = None  #: a parameter that a newer optimizer steps
+        ownership.claim(self, self.parameters, self._others.values())
+        self.codec = Codec()  #: of what it contributes
+        self.max_grad_norm: float | None = None  #: for steps of its own
+        self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
+        self.length = StepLength(inner)  #: of its steps, against those of allreduce
+        self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
+        self._present = b""  # parameters with a gradient in the last row
+        self.is_torn = False  #: interrupted while it changed: neither the old version nor the new one
+        self._is_known_to_fit = False  # whether what the optimizer keeps can be shared, which its first step shows
+        self._kept_by_optimizer: set[str] = set()  # group entries the optimizer itself changes, as it does its state
+        self._private: list[torch.Tensor] | None = None
+        self._written: tuple[list[Any], bytes] = ([], b"")  # hyper-parameters as they were, and as they were written
+        self._parsed: tuple[bytes, list[dict[str, Any]]] = (b"", [])
+        self.hyper = self._own_hyper()  #: hyper-parameters of the last round applied; before the first, rank 0's own
+
+    def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
+        """The parameters that are trained, with names that mean something in error messages."""
+        return [(self._name(p, index), p) for index, p in enumerate(self.parameters)]
+
+    def named_others(self) -> list[tuple[str, torch.Tensor]]:
+        """Parameters that this optimizer does not train, frozen or not, its own and the model's."""
+        return list(self._others.items())
+
+    def extra_bytes(self) -> int:
+        """Size of what a snapshot holds beside parameters and optimizer state."""
+        others: int = sum(256 + len(name) + p.numel() * p.element_size() for name, p in self._others.items())
+        return others + self.model_buffers.nbytes()
+
+    def release(self) -> None:
+        """It is not stepped any more: its parameters may become another optimizer's."""
+        ownership.release(self, (*self.parameters, *self._others.values()))
+
+    def check_unchanged(self) -> None:
+        """Raises if parameters were added to or taken from the inner optimizer."""
+        groups = self.inner.param_groups
+        same = len(groups) == len(self._groups) and all(
+            len(group["params"]) == len(mine) and all(map(is_, group["params"], mine))
+            for group, mine in zip(groups, self._groups, strict=True)
+        )
+        if not same or any(p.requires_grad for p in self._frozen_in_groups):
+            raise ParametersChanged(
+                "the optimizer has other parameters than when DistributedOptimizer was made, or one was unfrozen. "
+                "Contributions of all ranks must have one shape: add and unfreeze parameters before, or make a new "
+                "DistributedOptimizer on all ranks"
+            )
+        if self.lost is not None and ownership.owner_of(self.lost) is not None:
+            raise ParametersChanged(
+                f"parameter {self._name(self.lost, 0)} is trained by a DistributedOptimizer that was made later, too. "
+                "Two have versions of their own, and ranks would apply them in different orders: give each parameter "
+                "to one of them, or finish() this one first"
+            )
+
+    # -- contributing ----------------------------------------------------------------------------------------------
+
+    def deposit(
+        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
+    ) -> tuple[bytes, bytes]:
+        """Copies all gradients into the row. Parameters without one contribute zeros and say so.
+
+        With an earlier row, the new one is the sum of both.
+        """
+        present = self._copy_gradients(row, work.scale)
+        self.codec.deposited(work.step, row, present)
+        if onto is not None:
+            torch._foreach_add_(list(row), list(onto))
+            present = bytes(map(int.__or__, present, self._present))
+        self._present = present
+        return present, self._own_hyper()
+
+    def _copy_gradients(self, row: Sequence[torch.Tensor], scale: float) -> bytes:
+        self.check_unchanged()
+        places, gradients, present = [], [], []
+        for index, (place, parameter) in enumerate(zip(row, self.parameters, strict=True)):
+            gradient = parameter.grad
+            present.append(gradient is not None)
+            if gradient is None:
+                place.zero_()
+                continue
+            if gradient.layout != torch.strided:
+                raise SparseGradient(
+                    f"parameter {self._name(parameter, index)} has a sparse gradient, and outpace averages dense "
+                    "ones. Use Embedding(sparse=False), or keep that parameter out of this optimizer"
+                )
+            places.append(place)
+            gradients.append(gradient)
+        if places:
+            torch._foreach_copy_(places, gradients)
+            if scale != 1.0:
+                torch._foreach_mul_(places, scale)
+        return bytes(present)
+
+    # -- steps of its own, for strategies that average weights -----------------------------------------------------
+
+    def local_step(self, work: Work) -> None:
+        """Takes the inner optimizer's step with this rank's own gradients. One that is not finite is left out."""
+        self.check_unchanged()
+        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        if gradients and work.scale != 1.0:
+            torch._foreach_mul_(gradients, work.scale)
+        if not clip_if_finite(self.parameters, self.max_grad_norm):
+            self.refused += 1
+            if self.refused & (self.refused - 1) == 0:  # the first, second, fourth, ...: not a line a step
+                log.warning(
+                    "a gradient is not finite: this rank leaves out its step; so far it did %d times", self.refused
+                )
+            return
+        with self._changing(), self.length.of_own_step(1 if self.rules is None else self.rules.world):
+            self._own_step()
+        self._check_once_that_state_fits()
+
+    def _own_step(self) -> None:
+        self.inner.step()
+
+    def prepare(self) -> None:
+        """The weights can be published as they are."""
+
+    def has_published(self) -> None:
+        """Nothing depends on it."""
+
+    def published(self) -> list[torch.Tensor]:
+        """The weights."""
+        return [p.detach() for p in self.parameters]
+
+    def notes(self) -> Notes:
+        """Nothing goes with them."""
+        return ()
+
+    def averaged(self, notes: Notes) -> None:
+        """The weights are an average now."""
+
+    def rebase(self, weights: Sequence[torch.Tensor]) -> None:
+        """Takes these weights over: what was done since the last average is not remembered, and cannot go on top."""
+        torch._foreach_copy_(self.published(), list(weights))
+
+    def meeting(self) -> list[torch.Tensor]:
+        """The model's buffers, and what a strategy keeps apart."""
+        return [*self.model_buffers.left(), *self.apart()]
+
+    def apart(self) -> list[torch.Tensor]:
+        """What differs between ranks beside buffers: nothing."""
+        return []
+
+    def meet(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+        """Takes over what the ranks of a meeting left: buffers by their rules, the mean of what is apart."""
+        count = len(self.model_buffers)
+        with self._changing():
+            self.model_buffers.take([row[:count] for row in rows])
+            for index, mine in enumerate(self.apart()):
+                mean_into(mine, [row[count + index] for row in rows])
+            self.met()
+
+    def met(self) -> None:
+        """Nothing else depends on them."""
+
+    def give_up(self, step: int) -> bool:
+        """A contribution was not taken in. True if the codec keeps it, to go with a later one."""
+        is_kept = step in self.codec.in_flight()
+        self.codec.dropped(step)
+        return is_kept
+
+    def keep_only(self, steps: Collection[int]) -> None:
+        """Rounds were passed over: of what this rank has given away, only these can still be applied."""
+        for step in self.codec.in_flight():
+            if step not in steps:
+                self.codec.forget(step)
+
+    def extra_state(self) -> dict[str, Any]:
+        """What a checkpoint needs beside the weights and the inner optimizer's state. Local."""
+        return {"codec": self.codec.state()}
+
+    def load_extra_state(self, state: dict[str, Any]) -> None:
+        """The inverse of `extra_state`."""
+        self.codec.load_state(state["codec"])
+        for step in self.codec.in_flight():
+            self.codec.forget(step)  # it is contributed again, as a whole
+
+    # -- applying --------------------------------------------------------------------------------------------------
+
+    def apply(self, result: Result) -> None:
+        """Takes the inner optimizer's step with the round's gradient and hyper-parameters, then puts both back."""
+        self.hyper = result.hyper or self.hyper
+        for step in result.mine:
+            self.codec.applied(step, result.gradients)
+        for step in result.refused:
+            self.codec.dropped(step)
+        with self._changing():
+            if not result.round.void:
+                self._step_with(result)
+            self.version += 1
+        self._check_once_that_state_fits()
+        if self._on_round is not None:
+            self._on_round(result.round)
+
+    def _length_of(self, applied: Round) -> AbstractContextManager[None]:
+        rules = self.rules
+        return (
+            nullcontext() if rules is None else self.length.of_round(applied.size(rules.of_sums), rules.one_at_a_time)
+        )
+
+    def _step_with(self, result: Result) -> None:
+        own = [p.grad for p in self.parameters]
+        with self._hyper_parameters(), self._length_of(result.round):
+            try:
+                gradients = self._readable(result)
+                for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):
+                    parameter.grad = gradient if is_there else None
+                self.inner.step()
+            finally:
+                for parameter, own_gradient in zip(self.parameters, own, strict=True):
+                    parameter.grad = own_gradient
+
+    def _readable(self, result: Result) -> Sequence[torch.Tensor]:
+        """The shared result itself where the optimizer is known only to read it, else a private copy."""
+        on_cpu = all(p.device.type == "cpu" for p in self.parameters)
+        if result.round.clip == 1.0 and on_cpu and only_reads_gradients(self.inner):
+            return result.gradients
+        if self._private is None:
+            self._private = [torch.empty_like(p) for p in self.parameters]
+        torch._foreach_copy_(self._private, list(result.gradients))
+        if result.round.clip != 1.0:
+            torch._foreach_mul_(self._private, result.round.clip)
+        return self._private
+
+    # -- hyper-parameters ------------------------------------------------------------------------------------------
+
+    def _own_hyper(self) -> bytes:
+        """This rank's hyper-parameters, written anew only when one of them is another object than last time."""
+        values = [value for group in self.inner.param_groups for key, value in group.items() if key not in _NOT_HYPER]
+        seen, written = self._written
+        if len(values) == len(seen) and all(map(is_, values, seen)):
+            return written
+        groups = [
+            {key: plain(value) for key, value in group.items() if key not in _NOT_HYPER and is_plain(value)}
+            for group in self.inner.param_groups
+        ]
+        written = json.dumps(groups).encode()
+        self._written = (values if all(map(_is_constant, values)) else [], written)
+        return written
+
+    def _parsed_hyper(self) -> list[dict[str, Any]]:
+        """The round's hyper-parameters, read once for as long as they stay the same."""
+        if self._parsed[0] != self.hyper:
+            self._parsed = (self.hyper, json.loads(self.hyper))
+        return self._parsed[1]
+
+    @contextmanager
+    def _hyper_parameters(self) -> Any:
+        """The round's hyper-parameters in place of this rank's own, which its schedulers go on to see."""
+        saved: list[dict[str, Any]] = []
+        for group, values in zip(self.inner.param_groups, self._parsed_hyper(), strict=True):
+            own = {key: group[key] for key in values if key in group and key not in self._kept_by_optimizer}
+            saved.append(own)
+            for key, mine in own.items():
+                group[key] = tuple(values[key]) if isinstance(mine, tuple) else values[key]
+        given = [{key: group[key] for key in own} for group, own in zip(self.inner.param_groups, saved, strict=True)]
+        try:
+            yield
+        finally:
+            for group, own, put in zip(self.inner.param_groups, saved, given, strict=True):
+                changed = {key for key in own if group[key] is not put[key]}
+                self._kept_by_optimizer |= changed
+                group.update({key: value for key, value in own.items() if key not in changed})
+
+    # -- snapshots -------------------------------------------------------------------------------------------------
+
+    def capture(self) -> Contents:
+        """Weights and optimizer state, and what lies beside: parameters that no other optimizer trains, buffers."""
+        others = {name: p.detach() for name, p in self._others.items() if ownership.owner_of(p) is None}
+        buffers = self.model_buffers.unchanged()
+        tensors = [*self._weights_to_begin_with(), *others.values(), *buffers.values()]
+        state = [self._packed_state(self.inner.state.get(p, {}), tensors, p) for p in self.parameters]
+        named: dict[str, Any] = {key: value for key, value in self.inner.state.items() if isinstance(key, str)}  # type: ignore[misc]
+        shared = self._packed_state(named, tensors, self.parameters[0]) if named else {}
+        groups = [{key: plain(g[key]) for key in self._kept_by_optimizer if key in g} for g in self.inner.param_groups]
+        kept = {"state": state, "shared": shared, "hyper": self.hyper.decode(), "groups": groups}
+        return Contents(tensors, {**kept, "others": list(others), "buffers": list(buffers)})
+
+    def adopt(self, contents: Contents, version: int, is_beginning: bool) -> None:
+        """Becomes the captured replica, of that version. This rank's own hyper-parameters stay its own.
+
+        What lies beside is taken over only where this rank begins: it is none of what rounds have made.
+        """
+        with self._changing(), torch.no_grad():
+            self._become(contents)
+            if is_beginning:
+                self._begin_with(contents)
+            self.version = version
+
+    def _become(self, contents: Contents) -> None:
+        for parameter, value in zip(self.parameters, contents.tensors, strict=False):
+            parameter.copy_(value)
+        for parameter, kept in zip(self.parameters, contents.plain["state"], strict=True):
+            before = self.inner.state.get(parameter, {})
+            state = {key: unpack(entry, contents.tensors, parameter, before.get(key)) for key, entry in kept.items()}
+            if state or parameter in self.inner.state:
+                self.inner.state[parameter] = state
+        for key, entry in contents.plain["shared"].items():
+            before = self.inner.state.get(key)
+            self.inner.state[key] = unpack(entry, contents.tensors, self.parameters[0], before)
+        for group, changed in zip(self.inner.param_groups, contents.plain["groups"], strict=True):
+            self._kept_by_optimizer |= set(changed)
+            group.update(changed)
+        self.hyper = contents.plain["hyper"].encode()
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The weights are not what this rank's steps made of them: nothing that is kept beside goes back to them."""
+
+    def _begin_with(self, contents: Contents) -> None:
+        names, buffers = contents.plain["others"], contents.plain["buffers"]
+        start = len(self.parameters)
+        captured = dict(zip(names, contents.tensors[start:], strict=False))
+        for name, parameter in self._others.items():
+            if name in captured and ownership.shares(self, parameter):
+                parameter.copy_(captured[name])
+        self.model_buffers.begin_with(dict(zip(buffers, contents.tensors[start + len(names) :], strict=False)))
+
+    def _weights_to_begin_with(self) -> list[torch.Tensor]:
+        """What a rank that adopts has as its weights."""
+        return [p.detach() for p in self.parameters]
+
+    def _packed_state(self, state: dict[str, Any], tensors: list[torch.Tensor], parameter: Any) -> dict[str, Any]:
+        packed = {}
+        for key, value in state.items():
+            try:
+                packed[key] = pack(value, tensors, parameter)
+            except NotShareable as what:
+                raise OutpaceError(
+                    f"{type(self.inner).__name__} keeps {key!r} in its state, and in it {what}, which cannot be shared "
+                    "between ranks; use an optimizer whose state is tensors, numbers, and lists and dicts of them"
+                ) from None
+        return packed
+
+    def _check_once_that_state_fits(self) -> None:
+        """Raises at the first step, not when somebody needs a snapshot."""
+        if not self._is_known_to_fit:
+            self.capture()
+            self._is_known_to_fit = True
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Whatever ends it early leaves a replica that is torn."""
+        self.is_torn = True
+        yield
+        self.is_torn = False
+
+    def _name(self, parameter: torch.Tensor, index: int) -> str:
+        return self._names.get(id(parameter), f"parameter {index}")
+
+
+def _is_constant(value: Any) -> bool:
+    """Whether the same object always has the same value: a learning rate in a tensor can change in place."""
+    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _CONSTANTS)
