@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from outpace.errors import InvalidRules, UnknownName
 
@@ -47,3 +47,11 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) or is_whole(value)

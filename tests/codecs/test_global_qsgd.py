@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from made_rows import coded_sum, made_rows, plain_sum
 
 from outpace.codecs import contribution_seed
+from outpace.codecs.base import chunk_generator
 from outpace.codecs.global_qsgd import MOST_LEVELS, GlobalQSGD, decode, encode, shared_scale
-from outpace.codecs.seeds import chunk_generator
 
 ROWS = st.integers(1, 6).flatmap(
     lambda count: st.lists(

@@ -16,8 +16,9 @@ from typing import Any
 
 import host_faults
 
+from outpace.job.environment import environment_of
+from outpace.job.store import open_store
 from outpace.launching.leash import die_with_parent
-from outpace.launching.places import environment_of, open_store
 
 
 class Ranks:

@@ -168,7 +168,7 @@ def test_a_rank_that_fails_again_and_again_ends_the_run_with_its_own_traceback_l
         assert job.end() == 1
         assert len(list(tmp_path.glob("1.*.started"))) == 2
         last = job.errors.rpartition("outpace run: ")[2]
-        assert last.startswith("rank 1 ended with exit code 1: it has had its restarts (1 within 10 minutes).")
+        assert last.startswith("rank 1 ended with exit code 1: it used up its restart limit (1 within 10 minutes).")
         assert "Traceback (most recent call last):" in last
         assert last.endswith("ValueError: this rank always fails\n")
 

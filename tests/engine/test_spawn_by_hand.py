@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import outpace
-from outpace.launching.places import open_store
+from outpace.job.store import open_store
 
 COMPUTES = """
 import faulthandler, torch, outpace

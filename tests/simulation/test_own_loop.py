@@ -155,7 +155,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
         if os.environ["RANK"] == "0":
             train("allreduce")
 
-    with pytest.raises(outpace.OutpaceError, match="simulated rank 0 waits for ever"):
+    with pytest.raises(outpace.OutpaceError, match="simulated rank 0 waits forever"):
         outpace.simulate(absent, ranks=2)
 
 

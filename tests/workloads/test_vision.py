@@ -10,8 +10,7 @@ import torch
 
 from outpace.errors import OutpaceError
 from outpace.workloads import vision, workload
-from outpace.workloads.images import read_idx
-from outpace.workloads.vision import DEBIAN, HELD_OUT, TRAINED, Vision
+from outpace.workloads.vision import DEBIAN, HELD_OUT, TRAINED, Vision, read_idx
 
 FILES = {"train": TRAINED, "t10k": HELD_OUT}
 

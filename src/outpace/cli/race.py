@@ -17,7 +17,7 @@ from outpace.race.report.page import write
 from outpace.race.run import SCRIPT_SYSTEMS, SYSTEMS, check, run_race
 from outpace.race.settings import Settings
 from outpace.race.systems import table as system_table
-from outpace.workloads.registry import table as workload_table
+from outpace.workloads import table as workload_table
 
 DESCRIPTION = """
 Trains a workload under torch's own systems and under outpace's strategies, one after the other, in real processes on

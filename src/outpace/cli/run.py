@@ -11,9 +11,8 @@ from typing import Any
 
 from outpace.cli.parser import at_least_one, paragraph, quantity, whole_number
 from outpace.errors import InvalidRules
-from outpace.launching.restarts import FIRST_S, HEALTHY_S, LONGEST_S, WINDOW_S
-from outpace.launching.screen import say
-from outpace.launching.supervisor import Job, Supervisor
+from outpace.launching.child import say
+from outpace.launching.supervisor import FIRST_S, HEALTHY_S, LONGEST_S, WINDOW_S, Job, Supervisor
 from outpace.race.memory import check_memory
 
 DESCRIPTION = """

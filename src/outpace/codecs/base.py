@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from outpace.errors import InvalidRules
+from outpace.randomness import index_of, splitmix64
 
 
 class Codec:
@@ -80,3 +81,17 @@ def add_rows(out: torch.Tensor, rows: Iterable[torch.Tensor], factors: Iterable[
         out.copy_(row)
         if factor != 1.0:
             out.mul_(factor)
+
+
+# -- the randomness of a coded contribution ---------------------------------------------------------------------------
+# It depends on (rank, step, chunk) alone: whoever reduces a chunk, and however often, rounds it the same way.
+
+
+def contribution_seed(rank: int, step: int) -> int:
+    """A seed for each contribution. No two are equal up to 2**24 ranks and 2**40 steps."""
+    return splitmix64(index_of(rank, step))
+
+
+def chunk_generator(seed: int, chunk: int) -> torch.Generator:
+    """The generator for one chunk of a contribution. Mixed, for torch seeds its CPU generator with the low 32 bits."""
+    return torch.Generator().manual_seed(splitmix64(splitmix64(seed) + chunk))

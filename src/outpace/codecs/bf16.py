@@ -20,7 +20,6 @@ class Bfloat16(Codec):
 
     @property
     def is_plain_sum(self) -> bool:
-        """The rows are rounded first."""
         return False
 
     def reduce(
@@ -31,5 +30,4 @@ class Bfloat16(Codec):
         seeds: Sequence[int],
         chunk: int,
     ) -> None:
-        """Rounds to nearest, ties to even, and sums."""
         add_rows(out, (row.to(torch.bfloat16) for row in rows), factors)

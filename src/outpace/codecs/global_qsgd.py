@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import torch
 
-from outpace.codecs.base import Codec
-from outpace.codecs.seeds import chunk_generator
+from outpace.codecs.base import Codec, chunk_generator
 from outpace.errors import InvalidRules
+from outpace.spec import is_whole
 from outpace.vector import accumulator
 
 MOST_LEVELS = 32_767  #: codes fit int16, and their sums int32 for up to 65,536 contributors
@@ -38,8 +38,7 @@ class GlobalQSGD(Codec):
 
     def __post_init__(self) -> None:
         levels = self.levels
-        is_whole = isinstance(levels, int) and not isinstance(levels, bool)
-        if levels is not None and not (is_whole and 1 <= levels <= MOST_LEVELS):
+        if levels is not None and not (is_whole(levels) and 1 <= levels <= MOST_LEVELS):
             raise InvalidRules(
                 f"levels={levels!r} must be a whole number from 1 to {MOST_LEVELS}, or none for 127 // contributors, "
                 "whose sums fit int8"
@@ -47,7 +46,6 @@ class GlobalQSGD(Codec):
 
     @property
     def is_plain_sum(self) -> bool:
-        """The rows are rounded at random first."""
         return False
 
     def levels_for(self, contributors: int) -> int:

@@ -29,6 +29,7 @@ import torch
 
 from outpace.codecs.base import Codec, add_rows
 from outpace.errors import InvalidRules, ModelMismatch
+from outpace.spec import is_number
 from outpace.vector import accumulator
 
 
@@ -46,8 +47,7 @@ class OkTopk(Codec):
     density: float = 0.01
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.density, (int, float)) and not isinstance(self.density, bool)
-        if not (is_number and 0 < self.density <= 1):
+        if not (is_number(self.density) and 0 < self.density <= 1):
             raise InvalidRules(
                 f"density={self.density!r} must be a share of the entries above 0 and at most 1: 0.02 sends 2 %, 1 all"
             )
@@ -56,7 +56,6 @@ class OkTopk(Codec):
 
     @property
     def is_plain_sum(self) -> bool:
-        """Only if everything is sent."""
         return self.density == 1
 
     def residual(self) -> list[torch.Tensor]:
@@ -89,7 +88,6 @@ class OkTopk(Codec):
                 _give_back(residual, Sent(sent.indices[is_lost], sent.values[is_lost]))
 
     def dropped(self, step: int) -> None:
-        """Takes back all that was sent."""
         for sent, residual in zip(self._sent.pop(step, []), self._residual, strict=False):
             _give_back(residual, sent)
 
@@ -98,7 +96,6 @@ class OkTopk(Codec):
         self._sent.pop(step, None)
 
     def in_flight(self) -> list[int]:
-        """Steps that were sent and neither applied nor dropped."""
         return sorted(self._sent)
 
     def _fit(self, row: Sequence[torch.Tensor]) -> None:
@@ -144,7 +141,6 @@ class OkTopk(Codec):
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, torch.Tensor]:
-        """The residual, and what is in flight."""
         state = {f"residual.{index}": tensor.clone() for index, tensor in enumerate(self._residual)}
         for step, tensors in self._sent.items():
             for index, sent in enumerate(tensors):

@@ -56,5 +56,4 @@ class Recorded:
         object.__setattr__(self, "_replay", Replay.of(trace))
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        """What was recorded, whatever `base_s` is."""
         return self._replay.compute_s(rank, world, step, base_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from outpace.imbalance.draws import STANDARD_NORMAL, uniform
-from outpace.imbalance.options import check_above, check_seed
+from outpace.imbalance.base import check_above, check_seed
+from outpace.randomness import STANDARD_NORMAL, uniform
 
 
 class _TruncatedLogNormal:
@@ -45,11 +45,9 @@ class Lengths:
         check_seed(self.seed)
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        """The time of the drawn batch, whatever `base_s` is."""
         return _BATCH_MS.quantile(uniform(self.seed, rank, step)) * self.mean_ms / 1235 / 1000
 
     def frames(self, rank: int, step: int) -> int:
-        """The length of the drawn batch."""
         return round(VIDEO_FRAMES.quantile(uniform(self.seed, rank, step)))
 
 
@@ -78,7 +76,6 @@ class Rollouts:
         check_seed(self.seed)
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        """The time of the drawn iteration, whatever `base_s` is."""
         return self.scale * rollout_s(uniform(self.seed, rank, step))
 
 

@@ -5,28 +5,25 @@ says of that. Guesses nothing: what is not said is asked of the others, or named
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import logging
 import os
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from outpace.errors import OutpaceError, TimedOut
-from outpace.job.store import MeetingStore, store_of_group
+from outpace.job.machine import machine
+from outpace.job.store import LOOPBACK, MeetingStore, store_of_group
 
 log = logging.getLogger("outpace")
 
-STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that goes before what a script says
+STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that overrides the script's argument
 HOST = "OUTPACE_HOST"  #: the host a rank counts as, to have several on one machine
 LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
 
@@ -46,13 +43,11 @@ class Place:
 
     @property
     def name(self) -> str:
-        """For messages."""
         several = HOST in os.environ or self.local_world not in (None, self.world)
         return f"[rank {self.rank}, host {self.host}]" if several else f"[rank {self.rank}]"
 
     @property
     def is_one_host(self) -> bool:
-        """Whether all ranks run on this machine."""
         return self.local_world == self.world and HOST not in os.environ
 
 
@@ -173,13 +168,28 @@ def _say_once(text: str) -> None:
     log.warning(text)
 
 
-@functools.cache
-def machine() -> str:
-    """A name that processes share if they can share memory: of one boot of one kernel, and within one container."""
-    kernel = []
-    with suppress(OSError):
-        kernel = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
-    return f"{socket.gethostname()}-{hashlib.sha256(''.join(kernel).encode()).hexdigest()[:8]}"
+def environment_of(rank: int, ranks: int, port: int, hosts: int = 1) -> dict[str, str]:
+    """What torchrun would set. With `hosts`, the ranks count as those of so many machines."""
+    host = rank * hosts // ranks
+    here = [other for other in range(ranks) if other * hosts // ranks == host]
+    several = {"OUTPACE_HOST": f"host-{host}"} if hosts > 1 else {}
+    threads = os.environ.get("OMP_NUM_THREADS") or ("1" if ranks > 1 else "")
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(here.index(rank)),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(host),
+        "GROUP_WORLD_SIZE": str(hosts),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        **({"OMP_NUM_THREADS": threads} if threads else {}),
+        **several,
+    }
 
 
 def refuse_late_group(world: int) -> None:
@@ -190,11 +200,6 @@ def refuse_late_group(world: int) -> None:
             f"torch.distributed was initialised as rank {now.rank} of {now.world} after this DistributedOptimizer was "
             "made, which trains alone because nothing spoke of other ranks. Call init_process_group() first"
         )
-
-
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gather(place: Place, timeout_s: float) -> Gathering:

@@ -1,22 +1,95 @@
-"""One life of one rank: its process and those around it. Owns that nothing of it is left when it has ended.
+"""The process of one rank, its standard error, and its lives one after the other.
 
 A rank leads a process group of its own, which its data loaders and other children belong to. All of it is killed before
-the rank counts as ended: what could still wake up must not meet its replacement.
+the rank counts as ended: what could still wake up must not meet its replacement. A thread of its own reads each rank's
+standard error, so that a terminal that does not scroll holds up nothing but those who write.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO, Any
 
+from outpace.job.supervised import LIFE, Report
 from outpace.launching import leash
-from outpace.launching.screen import Tail
+from outpace.launching.signals import cause
+from outpace.launching.supervisor import Restarts
+
+KEPT_BYTES = 1 << 16
+LINES_WITHOUT_TRACEBACK = 20
+DRAIN_S = 1.0  #: for what a rank wrote last; longer only if somebody else holds its standard error
+_BEGIN = re.compile(r"^(?:  \+ Exception Group )?Traceback \(most recent call last\):$", re.MULTILINE)
+_LINKS = ("The above exception was the direct cause", "During handling of the above exception")
+_NOISE = re.compile(rb"^(?:Traceback \(most recent call last\):|Exception ignored in|Fatal Python error)", re.MULTILINE)
+
+
+def say(words: str) -> None:
+    pass_on(f"outpace run: {words}\n".encode())
+
+
+def pass_on(text: bytes) -> None:
+    """To the launcher's standard error, if anybody still reads that."""
+    with suppress(OSError):
+        sys.stderr.flush()
+        while text:
+            text = text[os.write(2, text) :]
+
+
+def last_words(text: str) -> str:
+    """The last traceback with all that led to it, or the last lines where there is none.
+
+    >>> print(last_words("step 7\\nTraceback (most recent call last):\\n  ...\\nValueError: no"))
+    Traceback (most recent call last):
+      ...
+    ValueError: no
+    """
+    begins = [match.start() for match in _BEGIN.finditer(text)]
+    while len(begins) > 1 and any(link in text[begins[-2] : begins[-1]] for link in _LINKS):
+        begins.pop()
+    if begins:
+        return text[begins[-1] :].rstrip()
+    return "\n".join(text.rstrip().splitlines()[-LINES_WITHOUT_TRACEBACK:])
+
+
+class Tail:
+    def __init__(self, pipe: IO[bytes]) -> None:
+        self._pipe = pipe
+        self._kept = b""
+        self._held = b""
+        self._is_interrupted = False
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def expect_interrupt(self) -> None:
+        """Ctrl-C was pressed: a traceback that only says so is not shown."""
+        self._is_interrupted = True
+
+    def end(self, code: int) -> str:
+        """The process has ended with this exit code: waits for the rest of its words, and returns the last ones."""
+        self._thread.join(DRAIN_S)
+        if code > 0 and not self._held.rstrip().rpartition(b"\n")[2].startswith(b"KeyboardInterrupt"):
+            pass_on(self._held)
+        return self._kept.decode(errors="replace")
+
+    def _read(self) -> None:
+        with suppress(OSError), self._pipe:
+            while chunk := os.read(self._pipe.fileno(), 65536):
+                self._kept = (self._kept + chunk)[-KEPT_BYTES:]
+                if self._is_interrupted and (self._held or _NOISE.search(chunk)):
+                    self._held += chunk
+                else:
+                    pass_on(chunk)
+
 
 GONE_WITHIN_S = 5.0  #: for killed processes to be gone; one that the kernel cannot end is not waited for longer
 
@@ -72,3 +145,60 @@ def _living(group: int) -> Iterator[int]:
             state, _, its_group = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:3]
             if int(its_group) == group and state not in "ZX":
                 yield int(name)
+
+
+@dataclass(frozen=True)
+class Ending:
+    rank: int
+    code: int
+    words: str  #: the end of its standard error
+    lived_s: float
+    joined: int  #: trainings that this life took part in
+    finished: int  #: of these, ended by `finish()`
+    left: int  #: of these, open when the script ended
+    error: str  #: the name of an error that no new start can change, or nothing
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the script came to its end, with every training it began."""
+        return self.code == 0 and self.finished + self.left >= self.joined
+
+    def __str__(self) -> str:
+        in_training = ", in the middle of its training" if self.code == 0 else ""
+        return f"rank {self.rank} ended with {cause(self.code)}{in_training}"
+
+
+class Seat:
+    """A rank that is to come to its end, in as many lives as that takes."""
+
+    def __init__(self, rank: int, store: Any, restarts: Restarts) -> None:
+        self.rank, self.restarts = rank, restarts
+        self.child: Child | None = None
+        self.due_s: float | None = None  #: when it is to be started
+        self.has_raised = False  #: a life of it ended with an exit code other than 0
+        self._store = store
+        self._life = 0
+
+    @property
+    def lives(self) -> bool:
+        return self.child is not None
+
+    def start(self, command: Sequence[str], environment: dict[str, str]) -> None:
+        self._life += 1
+        self.due_s = None
+        self.child = Child(command, {**environment, LIFE: str(self._life)})
+
+    def count(self, what: str) -> int:
+        """What the current or last life told so far."""
+        return Report(self._store, self.rank, self._life).count(what)
+
+    def end(self) -> Ending:
+        """Ends the current life, if it has not ended, and everything around it."""
+        assert self.child is not None
+        code, words = self.child.end()
+        lived_s = time.monotonic() - self.child.began_s
+        self.child = None
+        self.has_raised = self.has_raised or code > 0
+        report = Report(self._store, self.rank, self._life)
+        counts = report.count("joined"), report.count("finished"), report.count("left")
+        return Ending(self.rank, code, words, lived_s, *counts, report.error)

@@ -19,9 +19,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from outpace.errors import OutpaceError, RankFailed
-from outpace.launching.defer_sigint import ctrl_c_later
+from outpace.job.environment import environment_of
+from outpace.job.store import open_store
 from outpace.launching.leash import die_with_parent
-from outpace.launching.places import cause, environment_of, open_store
+from outpace.launching.signals import cause, defer_sigint
 
 log = logging.getLogger("outpace")
 
@@ -88,7 +89,7 @@ def _context(fn: Callable[..., Any]) -> Any:
 
 
 def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
-    """One thread: OpenMP's own do not survive a fork, and whoever counts on them waits for ever."""
+    """One thread: OpenMP's own do not survive a fork, and whoever counts on them waits forever."""
     asked = (env or {}).get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "1")
     if asked != "1":
         log.warning(
@@ -102,7 +103,7 @@ def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
 def _start_server_deaf_to_ctrl_c() -> None:
     """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch is heard by the caller alone."""
     resource_tracker.ensure_running()  # first: starting it would lift the block
-    with ctrl_c_later():
+    with defer_sigint():
         forkserver.ensure_running()
 
 

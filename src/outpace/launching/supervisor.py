@@ -12,20 +12,49 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outpace.job.environment import environment_of
+from outpace.job.store import open_store
 from outpace.job.supervised import MIN_RANKS, RESTARTS
-from outpace.launching.places import environment_of, open_store
-from outpace.launching.restarts import WINDOW_S, Restarts
-from outpace.launching.screen import last_words, say
-from outpace.launching.seat import Ending, Seat
+from outpace.launching.child import Ending, Seat, last_words, say
 from outpace.launching.signals import Signals
 
+WINDOW_S = 600.0  #: restarts longer ago are forgotten
+FIRST_S, LONGEST_S = 0.1, 10.0  #: a rank is started again after so long, twice that the next time, and so on
 LOOK_EVERY_S = 1.0  #: at the others, while a rank is lost after its training
+HEALTHY_S = 30.0  #: a rank that lived so long begins with the shortest delay again
+
+
+class Restarts:
+    """When one rank that ended is started again: back-off and limit. Looks at no clock.
+
+    >>> restarts = Restarts(limit=3)
+    >>> [restarts.after(now_s, lived_s=5.0) for now_s in (10.0, 20.0, 30.0, 40.0)]
+    [0.1, 0.2, 0.4, None]
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  #: within `WINDOW_S`
+        self._at: list[float] = []
+        self._delay_s = FIRST_S
+
+    @property
+    def count(self) -> int:
+        """Restarts that are not forgotten yet."""
+        return len(self._at)
+
+    def after(self, now_s: float, lived_s: float) -> float | None:
+        """Seconds until the rank is started again, which ended now after a life of `lived_s`; None if it is not."""
+        self._at = [at for at in self._at if now_s - at < WINDOW_S]
+        if len(self._at) >= self.limit:
+            return None
+        self._at.append(now_s)
+        delay_s = FIRST_S if lived_s >= HEALTHY_S else self._delay_s
+        self._delay_s = min(2 * delay_s, LONGEST_S)
+        return delay_s
 
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, and how."""
-
     ranks: int
     command: Sequence[str]
     max_restarts: int = 10  #: of one rank, within `WINDOW_S`
@@ -35,8 +64,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended."""
-
     code: int
     why: str = ""
     words: str = ""  #: the traceback of who failed, to be shown last
@@ -111,7 +138,7 @@ class Supervisor:
         elif self._has_begun and not any(other.lives and other.count("joined") for other in self._seats):
             self._fail(ending, "BelowQuorum: no rank is left that has the weights. Restart from the last checkpoint")
         elif not self._has_begun and all(other.has_raised for other in self._seats):
-            self._fail(ending, "every rank has failed before training began")
+            self._fail(ending, "every rank failed before training began")
         else:
             self._restart(seat, ending)
 
@@ -120,7 +147,9 @@ class Supervisor:
         delay_s = seat.restarts.after(now, ending.lived_s)
         if delay_s is None:
             limit = f"{seat.restarts.limit} within {WINDOW_S / 60:.0f} minutes"
-            self._fail(ending, f"it has had its restarts ({limit})" if seat.restarts.limit else "no rank is restarted")
+            self._fail(
+                ending, f"it used up its restart limit ({limit})" if seat.restarts.limit else "no rank is restarted"
+            )
             return
         seat.due_s = now + delay_s
         say(f"{ending}; it is started again in {delay_s:.1f} s ({seat.restarts.count} of {seat.restarts.limit})")
@@ -136,7 +165,7 @@ class Supervisor:
         """They end by themselves, unless they wait for the lost one in another training."""
         over = max(lost.joined, 1)
         if any(seat.lives and seat.count("joined") > over for seat in self._seats):
-            self._fail(lost, "the others have begun another training, which it cannot join any more")
+            self._fail(lost, "the others have begun another training, which it can no longer join")
 
     def _fail(self, ending: Ending, why: str) -> None:
         self._outcome = Outcome(1, f"{ending}: {why}", last_words(ending.words))

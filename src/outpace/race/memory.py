@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from outpace.errors import InvalidRules
-from outpace.job.free_memory import available_bytes
+from outpace.job.machine import available_bytes
 
 RANK_BYTES = 150_000_000  #: of a rank's own: measured 38 to 143 MB in worlds of 4, for the built-in workloads
 

@@ -13,10 +13,8 @@ from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
 from outpace.observe.trace import Trace
 from outpace.observe.trace_figures import apply_s, communication_s, compute_s, slow_share, steady, waiting_s
-from outpace.simulation.run import Timing
 from outpace.simulation.scenario import SHARED, SPLIT, Scenario
-from outpace.simulation.standing import BASELINE, Standing
-from outpace.simulation.timing import full_round_s, simulate_timing
+from outpace.simulation.timing import BASELINE, Standing, Timing, full_round_s, simulate_timing
 
 #: The baseline, and what could take its place, from the least stale to the most.
 COMPARED = (BASELINE, "eager:quorum=0.75", "eager-majority", "eager-solo")

@@ -23,8 +23,8 @@ from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
 from outpace.interface import Work as Contribution
 from outpace.protocol.ledger import Ledger
-from outpace.simulation.run import Progress, Run, Timing, Watcher
 from outpace.simulation.scenario import Scenario
+from outpace.simulation.timing import Progress, Run, Timing, Watcher
 from outpace.strategies import Strategy, strategy
 from outpace.vector import VectorLayout
 
@@ -94,8 +94,6 @@ def simulate_training(
 
 
 class _TrainingRun(Run[TrainingEngine]):
-    """Ranks with a model each."""
-
     report_every = 1
 
     def __init__(
@@ -125,7 +123,6 @@ class _TrainingRun(Run[TrainingEngine]):
         super().__init__(chosen, scenario, world, engines, progress, watch)
 
     def training(self, choice: str | Strategy) -> Training:
-        """What the run showed."""
         weights = [_hash_of(model) for model in self._models]
         for rank, mine in enumerate(weights):
             if mine != weights[0]:

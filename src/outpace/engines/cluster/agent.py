@@ -49,7 +49,8 @@ from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
 from outpace.engines.cluster.transfers import Transfers
 from outpace.engines.sums import RowSums
 from outpace.errors import OutpaceError
-from outpace.job.environment import cores, joined_store
+from outpace.job.environment import joined_store
+from outpace.job.machine import cores
 from outpace.job.store import address
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.hosts import Hosts

@@ -1,13 +1,31 @@
-"""How much memory can still be used here. Owns reading what the kernel says of the machine and of control groups.
+"""What this machine is and offers: its name, its processors, and how much memory can still be used.
 
 What files have left in memory counts as free: the kernel gives it back when somebody needs it.
 """
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import os
+import socket
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+
+
+@functools.cache
+def machine() -> str:
+    """A name that processes share if they can share memory: of one boot of one kernel, and within one container."""
+    kernel = []
+    with suppress(OSError):
+        kernel = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
+    return f"{socket.gethostname()}-{hashlib.sha256(''.join(kernel).encode()).hexdigest()[:8]}"
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class _Names(NamedTuple):
@@ -57,7 +75,6 @@ def _along(top: Path, path: str, names: _Names) -> Iterator[int]:
 
 
 def _table(path: Path) -> dict[str, int]:
-    """Names and whole numbers, a line each."""
     rows = (line.split() for line in _read(path).splitlines())
     return {row[0]: int(row[1]) for row in rows if len(row) > 1 and row[1].isdigit()}
 
