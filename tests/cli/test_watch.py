@@ -18,8 +18,7 @@ from outpace.observe.live import Follower
 from outpace.observe.recorder import Recorder
 from outpace.observe.trace_lines import Header, step_line
 from outpace.race.directory import save
-from outpace.race.result import Attempt, Entry, Race
-from outpace.race.settings import Settings
+from outpace.race.result import Attempt, Entry, Race, Settings
 from outpace.workloads.base import ACCURACY
 
 MS = 1_000_000

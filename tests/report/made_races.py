@@ -11,8 +11,7 @@ from collections import Counter
 from dataclasses import replace
 
 from outpace.observe.trace import Given, RankTrace, Step, Trace, TracedRound
-from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult
-from outpace.race.settings import Settings
+from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult, Settings
 from outpace.workloads.base import ACCURACY, LOSS, Metric
 
 MS = 1_000_000

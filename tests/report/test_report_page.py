@@ -15,8 +15,7 @@ from made_races import Run, failed, plain
 from outpace.errors import OutpaceError, TraceInvalid
 from outpace.race.directory import save
 from outpace.race.report.page import render, write
-from outpace.race.result import Entry
-from outpace.race.settings import Settings
+from outpace.race.result import Entry, Settings
 from outpace.workloads.base import Metric
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\'&{{ 7 * 7 }}'

@@ -91,7 +91,7 @@ def test_generators_nobody_seeded_begin_as_in_processes_of_their_own() -> None:
         ({"fn": train, "foo": 1}, "simulate\\(\\) has no option 'foo'"),
         ({"fn": train, "imbalance": None}, "imbalance=None must be a name"),
         ({"fn": train, "ranks": 0}, "ranks=0 must be a whole number"),
-        ({"fn": train, "ranks": 10**6}, "more than is simulated here"),
+        ({"fn": train, "ranks": 10**6}, "more than outpace simulates"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, object], words: str) -> None:

@@ -74,7 +74,7 @@ def names() -> list[str]:
 
 
 def table() -> list[tuple[str, str]]:
-    """Each name with one line about its model, for those who choose: related models stand together."""
+    """Each name with one line about its model, for help texts: related models together."""
     return [(name, (getdoc(maker) or "").partition("\n")[0]) for name, maker in IMBALANCES.items()]
 
 

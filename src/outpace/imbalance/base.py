@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from dataclasses import field, fields
+from functools import partial
+from typing import Any, Protocol
 
 from outpace.errors import InvalidRules
 from outpace.spec import is_number, is_whole
@@ -23,26 +25,52 @@ class Imbalance(Protocol):
         """
 
 
-def check_least(least: float, **options: object) -> None:
-    for name, value in options.items():
-        if not (is_number(value) and least <= value < math.inf):
-            raise InvalidRules(f"{name}={value!r} must be a finite number, {least:g} or more")
+class Checked:
+    """A dataclass whose options are checked when it is made: each says in its default what it may be."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):  # type: ignore[arg-type]
+            if "check" in option.metadata:
+                option.metadata["check"](option.name, getattr(self, option.name))
 
 
-def check_above(bound: float, **options: object) -> None:
-    for name, value in options.items():
-        if not (is_number(value) and bound < value < math.inf):
-            raise InvalidRules(f"{name}={value!r} must be a finite number above {bound:g}")
+def at_least(least: float, default: float) -> Any:
+    """An option that is a finite number, `least` or more."""
+    return field(default=default, metadata={"check": partial(check_least, least)})
 
 
-def check_count(k: object) -> None:
-    if not is_whole(k) or k < 0:
-        raise InvalidRules(f"k={k!r} must be a whole number of ranks, 0 or more")
+def above(bound: float, default: float) -> Any:
+    """An option that is a finite number above `bound`."""
+    return field(default=default, metadata={"check": partial(_check_above, bound)})
 
 
-def check_seed(seed: object) -> None:
-    if not is_whole(seed):
-        raise InvalidRules(f"seed={seed!r} must be a whole number")
+def ranks(default: int) -> Any:
+    """An option that is a number of ranks."""
+    return field(default=default, metadata={"check": _check_ranks})
+
+
+def seed() -> Any:
+    return field(default=0, metadata={"check": _check_seed})
+
+
+def check_least(least: float, name: str, value: object) -> None:
+    if not (is_number(value) and least <= value < math.inf):
+        raise InvalidRules(f"{name}={value!r} must be a finite number, {least:g} or more")
+
+
+def _check_above(bound: float, name: str, value: object) -> None:
+    if not (is_number(value) and bound < value < math.inf):
+        raise InvalidRules(f"{name}={value!r} must be a finite number above {bound:g}")
+
+
+def _check_ranks(name: str, value: object) -> None:
+    if not is_whole(value) or value < 0:
+        raise InvalidRules(f"{name}={value!r} must be a whole number of ranks, 0 or more")
+
+
+def _check_seed(name: str, value: object) -> None:
+    if not is_whole(value):
+        raise InvalidRules(f"{name}={value!r} must be a whole number")
 
 
 def check_fits(k: int, world: int) -> None:

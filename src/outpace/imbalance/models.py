@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import count
 
-from outpace.imbalance.base import check_above, check_count, check_fits, check_least, check_seed
+from outpace.imbalance.base import Checked, above, at_least, check_fits, check_least, ranks, seed
 from outpace.randomness import normal, uniform
 
 
@@ -23,7 +23,7 @@ class Balanced:
 
 
 @dataclass(frozen=True)
-class RandomRanks:
+class RandomRanks(Checked):
     """At every step, `k` random ranks are slower by `delay_ms`.
 
     The injection that eager-SGD was measured with (PPoPP 2020, section 7.2): 1 of 8 ranks by 200, 300 or 400 ms, 4 of
@@ -33,14 +33,9 @@ class RandomRanks:
     [0.5, 0.5, 0.5, 0.7]
     """
 
-    k: int = 1
-    delay_ms: float = 200.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_count(self.k)
-        check_least(0, delay_ms=self.delay_ms)
-        check_seed(self.seed)
+    k: int = ranks(1)
+    delay_ms: float = at_least(0, 200.0)
+    seed: int = seed()
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         check_fits(self.k, world)
@@ -53,7 +48,7 @@ def _chosen(seed: int, step: int, world: int, k: int) -> frozenset[int]:
 
 
 @dataclass(frozen=True)
-class Skew:
+class Skew(Checked):
     """At every step, rank r is slower by `first_ms` + r * `step_ms`.
 
     The micro-benchmark of eager-SGD (PPoPP 2020, section 7.1): rank r sleeps r ms. Mean delay over the ranks:
@@ -63,18 +58,15 @@ class Skew:
     [0.1, 0.11, 0.12, 0.13]
     """
 
-    step_ms: float = 1.0
-    first_ms: float = 0.0
-
-    def __post_init__(self) -> None:
-        check_least(0, step_ms=self.step_ms, first_ms=self.first_ms)
+    step_ms: float = at_least(0, 1.0)
+    first_ms: float = at_least(0, 0.0)
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         return base_s + (self.first_ms + rank * self.step_ms) / 1000
 
 
 @dataclass(frozen=True)
-class ShiftingSkew:
+class ShiftingSkew(Checked):
     """All ranks are slower, evenly from `min_ms` to `max_ms`, and each has another place at every step.
 
     The CIFAR-10 experiment of eager-SGD (PPoPP 2020, section 7.2): 50 to 400 ms over 8 ranks, shifted by one rank at
@@ -85,12 +77,12 @@ class ShiftingSkew:
     [0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.05]
     """
 
-    min_ms: float = 50.0
+    min_ms: float = at_least(0, 50.0)
     max_ms: float = 400.0
 
     def __post_init__(self) -> None:
-        check_least(0, min_ms=self.min_ms)
-        check_least(self.min_ms, max_ms=self.max_ms)
+        super().__post_init__()
+        check_least(self.min_ms, "max_ms", self.max_ms)
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         share = (rank + step) % world / max(1, world - 1)
@@ -98,7 +90,7 @@ class ShiftingSkew:
 
 
 @dataclass(frozen=True)
-class SlowRanks:
+class SlowRanks(Checked):
     """The first `k` ranks are slower by `factor`, at every step: older machines, or shared ones.
 
     Mean over the ranks: 1 + (`factor` - 1) * k / world times the undisturbed time. No rank is ever slower than that.
@@ -107,19 +99,15 @@ class SlowRanks:
     [1.5, 1.5, 0.5, 0.5]
     """
 
-    k: int = 1
-    factor: float = 2.0
-
-    def __post_init__(self) -> None:
-        check_count(self.k)
-        check_least(1, factor=self.factor)
+    k: int = ranks(1)
+    factor: float = at_least(1, 2.0)
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         check_fits(self.k, world)
         return base_s * self.factor if rank < self.k else base_s
 
 
-class Noise(ABC):
+class Noise(Checked, ABC):
     """A delay that does not depend on other ranks or steps, added to the undisturbed time."""
 
     @abstractmethod
@@ -138,13 +126,9 @@ class NormalNoise(Noise):
     over the mean by two standard deviations, one in 741 by three.
     """
 
-    mean_ms: float = 0.0
-    sd_ms: float = 20.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_least(0, mean_ms=self.mean_ms, sd_ms=self.sd_ms)
-        check_seed(self.seed)
+    mean_ms: float = at_least(0, 0.0)
+    sd_ms: float = at_least(0, 20.0)
+    seed: int = seed()
 
     def delay_ms(self, rank: int, step: int) -> float:
         return self.mean_ms + self.sd_ms * normal(self.seed, rank, step)
@@ -158,14 +142,9 @@ class LogNormalNoise(Noise):
     median is 8.9 ms, and one step in a hundred is delayed by more than 171 ms.
     """
 
-    mean_ms: float = 20.0
-    sd_ms: float = 40.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_above(0, mean_ms=self.mean_ms)
-        check_least(0, sd_ms=self.sd_ms)
-        check_seed(self.seed)
+    mean_ms: float = above(0, 20.0)
+    sd_ms: float = at_least(0, 40.0)
+    seed: int = seed()
 
     def delay_ms(self, rank: int, step: int) -> float:
         variance = math.log1p((self.sd_ms / self.mean_ms) ** 2)
@@ -180,13 +159,9 @@ class GammaNoise(Noise):
     hundred is delayed by more than 50 ms.
     """
 
-    mean_ms: float = 20.0
-    sd_ms: float = 10.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_above(0, mean_ms=self.mean_ms, sd_ms=self.sd_ms)
-        check_seed(self.seed)
+    mean_ms: float = above(0, 20.0)
+    sd_ms: float = above(0, 10.0)
+    seed: int = seed()
 
     def delay_ms(self, rank: int, step: int) -> float:
         """Marsaglia and Tsang's method (ACM TOMS, 2000) for the shape plus 1, brought back by a power of a uniform."""
@@ -209,12 +184,8 @@ class ExponentialNoise(Noise):
     a hundred by more than 4.6 times.
     """
 
-    mean_ms: float = 20.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_least(0, mean_ms=self.mean_ms)
-        check_seed(self.seed)
+    mean_ms: float = at_least(0, 20.0)
+    seed: int = seed()
 
     def delay_ms(self, rank: int, step: int) -> float:
         return -self.mean_ms * math.log(uniform(self.seed, rank, step))
@@ -229,14 +200,9 @@ class ParetoNoise(Noise):
     an `alpha` of 2.
     """
 
-    min_ms: float = 10.0
-    alpha: float = 2.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_least(0, min_ms=self.min_ms)
-        check_above(1, alpha=self.alpha)
-        check_seed(self.seed)
+    min_ms: float = at_least(0, 10.0)
+    alpha: float = above(1, 2.0)
+    seed: int = seed()
 
     def delay_ms(self, rank: int, step: int) -> float:
         return self.min_ms * math.pow(uniform(self.seed, rank, step), -1 / self.alpha)
@@ -250,21 +216,16 @@ class Pauses(Noise):
     steps between two pauses are geometrically distributed.
     """
 
-    every: float = 100.0
-    pause_ms: float = 2000.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_least(1, every=self.every)
-        check_least(0, pause_ms=self.pause_ms)
-        check_seed(self.seed)
+    every: float = at_least(1, 100.0)
+    pause_ms: float = at_least(0, 2000.0)
+    seed: int = seed()
 
     def delay_ms(self, rank: int, step: int) -> float:
         return self.pause_ms if uniform(self.seed, rank, step) * self.every < 1 else 0.0
 
 
 @dataclass(frozen=True)
-class Bursts:
+class Bursts(Checked):
     """Each rank is now and then slower by `factor` for a while: the noise of a cloud.
 
     A Markov chain per rank. Bursts last `burst_steps` on average and the calm between them `calm_steps`, both
@@ -274,16 +235,12 @@ class Bursts:
     What was drawn for a rank is kept, two numbers for each burst. Asking for a step draws all bursts before it.
     """
 
-    factor: float = 3.0
-    burst_steps: float = 10.0
-    calm_steps: float = 90.0
-    seed: int = 0
+    factor: float = at_least(1, 3.0)
+    burst_steps: float = at_least(1, 10.0)
+    calm_steps: float = at_least(1, 90.0)
+    seed: int = seed()
     #: for each rank, the step at which each phase ended; a phase with an even number of ends before it is a burst
     _ends: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        check_least(1, factor=self.factor, burst_steps=self.burst_steps, calm_steps=self.calm_steps)
-        check_seed(self.seed)
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         ends = self._ends.get(rank)

@@ -1,5 +1,5 @@
 """Who this process is among the ranks, and who shares its machine. Owns reading what the launcher or torch.distributed
-says of that. Guesses nothing: what is not said is asked of the others, or named as missing.
+says of that. Guesses nothing: what nobody says is asked of the other ranks, or reported as missing.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def place_of(said: Mapping[str, str], initialised: Group | None) -> Place:
         if others:
             _say_once(
                 f"torch.distributed was initialised as rank {rank} of {world}, and the environment says "
-                f"{', '.join(f'{name}={value}' for name, value in others.items())}: outpace goes by the former"
+                f"{', '.join(f'{name}={value}' for name, value in others.items())}: outpace uses the former"
             )
         is_described = not others
     local = _local_world(said, world) if is_described else None
@@ -137,7 +137,7 @@ def _rank(said: Mapping[str, str], world: int) -> int:
         else:
             rank = node * local_world + local
     if not 0 <= rank < world:
-        raise OutpaceError(f"RANK={rank} does not lie in a world of {world} ranks; start with torchrun")
+        raise OutpaceError(f"RANK={rank} is not in a world of {world} ranks; start with torchrun")
     return rank
 
 
@@ -246,7 +246,7 @@ def _store_of(place: Place, timeout_s: float) -> MeetingStore | None:
 
 
 def joined_store() -> Any:
-    """The same store, for a process that is no rank."""
+    """The same store, for a process that is not a rank."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return TCPStore(address, port, is_master=False, timeout=_STORE_TIMEOUT)
 

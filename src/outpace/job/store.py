@@ -56,7 +56,7 @@ class MeetingStore:
 
     @property
     def variables(self) -> dict[str, str]:
-        """By which a process that is no rank finds it."""
+        """Environment variables by which a process that is not a rank finds it."""
         return {} if self.address is None else {"MASTER_ADDR": self.address[0], "MASTER_PORT": str(self.address[1])}
 
     def set(self, key: str, value: bytes | str) -> None:
@@ -70,7 +70,7 @@ class MeetingStore:
         return list(self._ask(lambda: self._inner.multi_get(list(keys))))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Until all are there; raises `TimedOut` if the store still answers then."""
+        """Waits for all keys; raises `TimedOut` if the store still answers by then."""
         timeout = timeout or timedelta(seconds=self._timeout_s)
         self._ask(lambda: self._inner.wait(list(keys), timeout), timeout.total_seconds())
 
@@ -78,7 +78,7 @@ class MeetingStore:
         return bool(self._ask(lambda: self._inner.check(list(keys))))
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Writes if what is there is what was expected, or nothing is; returns what is there then."""
+        """Writes if the key has the expected value or none; returns the value afterwards."""
         return bytes(self._ask(lambda: self._inner.compare_set(key, expected, desired)))
 
     def add(self, key: str, amount: int) -> int:
@@ -123,7 +123,7 @@ class MeetingStore:
 
 
 def open_store() -> TCPStore:
-    """The store of a job on this machine. Whoever starts the ranks keeps it, so that none of them is special.
+    """The store of a job on this machine. The launcher keeps it, so that no rank is special.
 
     Only this machine can reach it: by itself a store listens on all interfaces, and whoever connects may write there.
     """

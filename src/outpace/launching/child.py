@@ -23,8 +23,11 @@ from typing import IO, Any
 from outpace.job.supervised import LIFE, Report
 from outpace.launching import leash
 from outpace.launching.signals import cause
-from outpace.launching.supervisor import Restarts
 
+WINDOW_S = 600.0  #: restarts longer ago are forgotten
+FIRST_S, LONGEST_S = 0.1, 10.0  #: a rank is started again after so long, twice that the next time, and so on
+HEALTHY_S = 30.0  #: a rank that lived so long begins with the shortest delay again
+GONE_WITHIN_S = 5.0  #: for killed processes to be gone; one that the kernel cannot end is not waited for longer
 KEPT_BYTES = 1 << 16
 LINES_WITHOUT_TRACEBACK = 20
 DRAIN_S = 1.0  #: for what a rank wrote last; longer only if somebody else holds its standard error
@@ -75,7 +78,7 @@ class Tail:
         self._is_interrupted = True
 
     def end(self, code: int) -> str:
-        """The process has ended with this exit code: waits for the rest of its words, and returns the last ones."""
+        """After the process ended with this exit code: waits for the rest of its output and returns the last part."""
         self._thread.join(DRAIN_S)
         if code > 0 and not self._held.rstrip().rpartition(b"\n")[2].startswith(b"KeyboardInterrupt"):
             pass_on(self._held)
@@ -89,9 +92,6 @@ class Tail:
                     self._held += chunk
                 else:
                     pass_on(chunk)
-
-
-GONE_WITHIN_S = 5.0  #: for killed processes to be gone; one that the kernel cannot end is not waited for longer
 
 
 class Child:
@@ -117,7 +117,7 @@ class Child:
         return self._process.pid
 
     def has_ended(self) -> bool:
-        """Whether the process is dead. It stays a zombie, so that its number stays its own."""
+        """Whether the process is dead. It stays a zombie, so that its process id is not reused."""
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
     def signal(self, number: int) -> None:
@@ -139,7 +139,7 @@ class Child:
 
 
 def _living(group: int) -> Iterator[int]:
-    """Processes of a group that are no zombies."""
+    """Processes of a group that are not zombies."""
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:  # a glob raises when a process ends meanwhile
         with suppress(OSError, ValueError):
             state, _, its_group = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:3]
@@ -160,7 +160,7 @@ class Ending:
 
     @property
     def is_good(self) -> bool:
-        """Whether the script came to its end, with every training it began."""
+        """Whether the script finished, with every training it began."""
         return self.code == 0 and self.finished + self.left >= self.joined
 
     def __str__(self) -> str:
@@ -168,8 +168,37 @@ class Ending:
         return f"rank {self.rank} ended with {cause(self.code)}{in_training}"
 
 
+class Restarts:
+    """When one rank that ended is started again: back-off and limit. Looks at no clock.
+
+    >>> restarts = Restarts(limit=3)
+    >>> [restarts.after(now_s, lived_s=5.0) for now_s in (10.0, 20.0, 30.0, 40.0)]
+    [0.1, 0.2, 0.4, None]
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit  #: within `WINDOW_S`
+        self._at: list[float] = []
+        self._delay_s = FIRST_S
+
+    @property
+    def count(self) -> int:
+        """Restarts that are not forgotten yet."""
+        return len(self._at)
+
+    def after(self, now_s: float, lived_s: float) -> float | None:
+        """Seconds until the rank is started again, which ended now after a life of `lived_s`; None if it is not."""
+        self._at = [at for at in self._at if now_s - at < WINDOW_S]
+        if len(self._at) >= self.limit:
+            return None
+        self._at.append(now_s)
+        delay_s = FIRST_S if lived_s >= HEALTHY_S else self._delay_s
+        self._delay_s = min(2 * delay_s, LONGEST_S)
+        return delay_s
+
+
 class Seat:
-    """A rank that is to come to its end, in as many lives as that takes."""
+    """One rank of the job, restarted until it finishes: its lives, one after the other."""
 
     def __init__(self, rank: int, store: Any, restarts: Restarts) -> None:
         self.rank, self.restarts = rank, restarts

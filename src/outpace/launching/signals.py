@@ -31,7 +31,7 @@ def cause(exitcode: int | None) -> str:
 
 
 class Signals:
-    """While this context lasts, signals wake up who waits for them. In the main thread only."""
+    """While this context lasts, signals wake up `wait`. In the main thread only."""
 
     def __init__(self) -> None:
         self.ends: list[int] = []  #: those that ask for an end, as they came

@@ -1,7 +1,7 @@
-"""Watches over the ranks of one job on this machine. Owns what follows when one of them ends.
+"""Supervises the ranks of one job on this machine. Owns what happens when one of them ends.
 
-A rank that ends before its training does is started again, alone: the others go on, and it takes up what they have.
-Everything ends when a rank cannot be brought back, when too few are left to bring it back to, or when a signal says so.
+A rank that ends before its training does is restarted, alone: the others go on, and it takes over what they have.
+The job ends when a rank cannot be brought back, when too few are left for it to rejoin, or when a signal says so.
 """
 
 from __future__ import annotations
@@ -15,42 +15,10 @@ from dataclasses import dataclass
 from outpace.job.environment import environment_of
 from outpace.job.store import open_store
 from outpace.job.supervised import MIN_RANKS, RESTARTS
-from outpace.launching.child import Ending, Seat, last_words, say
+from outpace.launching.child import WINDOW_S, Ending, Restarts, Seat, last_words, say
 from outpace.launching.signals import Signals
 
-WINDOW_S = 600.0  #: restarts longer ago are forgotten
-FIRST_S, LONGEST_S = 0.1, 10.0  #: a rank is started again after so long, twice that the next time, and so on
 LOOK_EVERY_S = 1.0  #: at the others, while a rank is lost after its training
-HEALTHY_S = 30.0  #: a rank that lived so long begins with the shortest delay again
-
-
-class Restarts:
-    """When one rank that ended is started again: back-off and limit. Looks at no clock.
-
-    >>> restarts = Restarts(limit=3)
-    >>> [restarts.after(now_s, lived_s=5.0) for now_s in (10.0, 20.0, 30.0, 40.0)]
-    [0.1, 0.2, 0.4, None]
-    """
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit  #: within `WINDOW_S`
-        self._at: list[float] = []
-        self._delay_s = FIRST_S
-
-    @property
-    def count(self) -> int:
-        """Restarts that are not forgotten yet."""
-        return len(self._at)
-
-    def after(self, now_s: float, lived_s: float) -> float | None:
-        """Seconds until the rank is started again, which ended now after a life of `lived_s`; None if it is not."""
-        self._at = [at for at in self._at if now_s - at < WINDOW_S]
-        if len(self._at) >= self.limit:
-            return None
-        self._at.append(now_s)
-        delay_s = FIRST_S if lived_s >= HEALTHY_S else self._delay_s
-        self._delay_s = min(2 * delay_s, LONGEST_S)
-        return delay_s
 
 
 @dataclass(frozen=True)
@@ -99,7 +67,7 @@ class Supervisor:
         return any(seat.lives or seat.due_s is not None for seat in self._seats)
 
     def _until_next_s(self) -> float | None:
-        """How long nothing is to be done but to listen."""
+        """How long to wait for signals before something is due."""
         now = time.monotonic()
         waits = [max(0.0, seat.due_s - now) for seat in self._seats if seat.due_s is not None]
         return min([*waits, LOOK_EVERY_S] if self._lost is not None else waits, default=None)
@@ -146,17 +114,15 @@ class Supervisor:
         now = time.monotonic()
         delay_s = seat.restarts.after(now, ending.lived_s)
         if delay_s is None:
-            limit = f"{seat.restarts.limit} within {WINDOW_S / 60:.0f} minutes"
-            self._fail(
-                ending, f"it used up its restart limit ({limit})" if seat.restarts.limit else "no rank is restarted"
-            )
+            limit = f"it used up its restart limit ({seat.restarts.limit} within {WINDOW_S / 60:.0f} minutes)"
+            self._fail(ending, limit if seat.restarts.limit else "no rank is restarted")
             return
         seat.due_s = now + delay_s
-        say(f"{ending}; it is started again in {delay_s:.1f} s ({seat.restarts.count} of {seat.restarts.limit})")
+        say(f"{ending}; it will be restarted in {delay_s:.1f} s ({seat.restarts.count} of {seat.restarts.limit})")
 
     def _lose(self, ending: Ending) -> None:
         """A training that it had finished, or missed the end of, cannot be joined again. Others may still use it."""
-        say(f"{ending}, after a training that is over: it is not started again")
+        say(f"{ending}, after a training that is over: it is not restarted")
         self._lost = self._lost or ending
         if ending.joined > ending.finished > 0:
             self._fail(ending, "a rank that has finished one training cannot be brought back to the next")
@@ -176,11 +142,11 @@ class Supervisor:
         if self._outcome is None and signals.ends:
             return Outcome(128 + signals.ends[0])
         if self._outcome is None and self._lost is not None:
-            self._fail(self._lost, "the training itself has come to its end")
+            self._fail(self._lost, "the training itself has finished")
         return self._outcome or Outcome(0)
 
     def _end_all(self, signals: Signals) -> None:
-        """Asks whoever is left to end, and gives them time. Another signal takes it back."""
+        """Asks the remaining ranks to end, and gives them time; another signal cuts that short."""
         asked = len(signals.ends)
         living = [seat for seat in self._seats if seat.lives]
         if self._is_patient and not asked:  # but not with those who are only about to join

@@ -93,7 +93,19 @@ Partition: TypeAlias = list[Group]
 
 
 def group(rank: int, step: int, world: int, size: int) -> Group:
-    """The members of the group of `rank` in this step, in order; the same for each of them.
+    """The group of `rank` in this step of WAGMA-SGD (Li et al., TPDS 2021, section 3.2), in order.
+
+    Groups of a step are disjoint, cover the world and change from step to step, so that what one rank knows reaches all
+    others in about log_S P steps.
+
+    Where P and S are powers of two, this is the paper's butterfly with the index that its own example implies: in step
+    t a group flips the bits (t s + r) mod g, r = 0..s-1, with s = log2 S and g = log2 P. (Algorithm 1 as printed shifts
+    cumulatively, and makes groups of 2 where the example beside it has 4.)
+
+    Elsewhere, the ranks stand in a row that is cut into groups of nearly equal size, about S. After each step the row
+    is dealt out like cards: first the first of each group, then the second of each, and so on. A group's members thus
+    land far apart, as the perfect shuffle does it in a butterfly network. The pattern starts again once everybody has
+    heard from everybody.
 
     >>> group(0, 1, world=8, size=4), group(2, 1, world=8, size=4)
     ((0, 1, 4, 5), (2, 3, 6, 7))
@@ -202,7 +214,11 @@ def _is_power_of_two(number: int) -> bool:
 
 
 class Paths:
-    """Who waits, and which parts of the graph are joined by the averages so far.
+    """Path search of DSGD-AAU (Xiong, Yan, Wang, Li, arXiv 2306.06559): when enough neighbours have finished.
+
+    Ranks that have finished wait until a link between two of them joins parts of the graph that were not joined yet.
+    Then all who wait average; once everything is joined the search starts over. So a fast rank waits for enough
+    neighbours to make progress, never for a particular slow one.
 
     >>> search = Paths(3, ((0, 1), (1, 2)))
     >>> search.arrive(0), search.arrive(2), search.arrive(1)  # 0 and 2 are no neighbours

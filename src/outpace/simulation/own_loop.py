@@ -32,7 +32,7 @@ _here = threading.local()
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulated run of a user's function showed."""
+    """The result of a simulated run of a user's function."""
 
     results: tuple[Any, ...]  #: what each rank returned
     seconds: float  #: simulated, until the last rank ended

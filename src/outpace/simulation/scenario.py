@@ -14,7 +14,7 @@ from outpace.imbalance import Imbalance, imbalance
 from outpace.spec import is_number, is_whole
 
 MOST_RANKS, MOST_STEPS = 65_536, 10**9  #: a step takes some 30 microseconds
-SPLIT, SHARED = DATA = ("split", "shared")  #: whose work is whose
+SPLIT, SHARED = DATA = ("split", "shared")  #: how work is divided
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Scenario:
                 raise InvalidRules(f"{name}={value!r} must be a whole number, at least 1")
         if self.ranks > MOST_RANKS or self.ranks * self.steps > MOST_STEPS:
             raise InvalidRules(
-                f"{self.ranks:,} ranks x {self.steps:,} steps are more than is simulated here, {MOST_RANKS:,} ranks "
+                f"{self.ranks:,} ranks x {self.steps:,} steps are more than outpace simulates, {MOST_RANKS:,} ranks "
                 f"and {MOST_STEPS:,} steps in all (some hours); make one of them smaller"
             )
         for name in ("compute_ms", "payload_mb", "apply_ms"):
@@ -96,7 +96,7 @@ class Work:
 
     @property
     def taken_share(self) -> float:
-        """How much of the work was taken by now."""
+        """Share of the work taken so far."""
         return 1 - self.left / self.total
 
     def is_left_for(self, rank: int) -> bool:
@@ -104,7 +104,7 @@ class Work:
         return self.left > 0 and self.taken[rank] < self._each
 
     def take(self, rank: int) -> bool:
-        """One for this rank, if there is one left for it."""
+        """Takes one for this rank, if there is one left."""
         if not self.left or self.taken[rank] == self._each:
             return False
         self.taken[rank] += 1

@@ -41,7 +41,7 @@ E = TypeVar("E", bound=VirtualEngine)
 
 @dataclass(frozen=True)
 class Timing:
-    """What a simulated run showed of who waited for whom."""
+    """The result of a simulated run: who waited for whom."""
 
     strategy: str
     seconds: float  #: until the last step ended; of shared data, until it was begun
@@ -315,7 +315,7 @@ def mean_compute_s(scenario: Scenario) -> list[float]:
 def full_round_s(scenario: Scenario) -> float:
     """What a round of all ranks costs, from the last one's gradients being ready until everybody has the result.
 
-    With a store it is the least: nobody is in anybody's way there.
+    With a store this is a lower bound, without contention.
     """
     links, world, payload = scenario.links, scenario.ranks, scenario.payload_bytes
     known = links.arrive_ns(world, payload) + links.reduce_ns(world, range(world), payload)
@@ -323,7 +323,7 @@ def full_round_s(scenario: Scenario) -> float:
 
 
 class Standing:
-    """Runs of one scenario. Where a figure cannot be said, because a run took no time, it is NaN or infinite."""
+    """Runs of one scenario. Figures of a run that took no time are NaN or infinite."""
 
     def __init__(self, scenario: Scenario, runs: Sequence[Timing]) -> None:
         self.scenario = scenario
@@ -343,7 +343,7 @@ class Standing:
         return run.share(self.slowest) * self.scenario.ranks
 
     def measure(self) -> None:
-        """Finds now what needs no run: among many ranks it takes seconds, which are missed least before the first."""
+        """Computes what needs no run now: among many ranks it takes seconds, which hurt least before the first run."""
         _ = self.ideal, self.slowest
 
     @cached_property

@@ -53,7 +53,7 @@ Schedule = Callable[[Optimizer], LRScheduler]  #: makes a rank's scheduler
 
 @dataclass(frozen=True)
 class Training(Timing):
-    """What a simulated training showed."""
+    """The result of a simulated training."""
 
     losses: tuple[LossPoint, ...]  #: of every step, in the order of time
     held_out: Score  #: at the end
@@ -126,7 +126,7 @@ class _TrainingRun(Run[TrainingEngine]):
         weights = [_hash_of(model) for model in self._models]
         for rank, mine in enumerate(weights):
             if mine != weights[0]:
-                raise OutpaceError(f"simulated rank {rank} ended with other weights than rank 0: please report this")
+                raise OutpaceError(f"simulated rank {rank} and rank 0 ended with different weights: please report this")
         held_out = self._workload.score(self._models[0])
         end = ScorePoint(self._world.clock.now_ns / 1e9, 1.0, held_out)
         return Training(

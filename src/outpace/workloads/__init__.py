@@ -48,7 +48,7 @@ def names() -> list[str]:
 
 
 def table() -> list[tuple[str, str]]:
-    """Each name with one line about its workload, for those who choose: the equal costs first, then the unequal."""
+    """Each name with one line about its workload, for help texts: equal costs first, then unequal ones."""
     return [(name, (getdoc(maker) or "").partition("\n")[0]) for name, maker in WORKLOADS.items()]
 
 

@@ -15,7 +15,7 @@ from outpace.randomness import generator
 
 
 class Metric(NamedTuple):
-    """By what a workload's models are compared."""
+    """What a workload's models are compared by."""
 
     name: str
     higher_is_better: bool
@@ -46,7 +46,7 @@ class Score(NamedTuple):
 
 
 class Workload(ABC):
-    """A task to train on. Whoever makes it with the same arguments has the same data and the same model."""
+    """A task to train on. Equal arguments give equal data and equal models."""
 
     metric = LOSS  #: what `score` measures besides the loss
     steps_per_epoch: int  #: of every rank, in which the ranks together see the training data once; in any world
@@ -54,7 +54,7 @@ class Workload(ABC):
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """A new model, untrained. All of one seed begin alike, and the caller's random numbers are left alone."""
+        """A new model, untrained. Equal for equal seeds; leaves the caller's random numbers alone."""
 
     @abstractmethod
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -67,7 +67,7 @@ class Workload(ABC):
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What is made small: a scalar, the mean over the mini-batch."""
+        """The training loss: a scalar, the mean over the mini-batch."""
 
     @abstractmethod
     def score(self, model: nn.Module) -> Score:
@@ -111,7 +111,7 @@ def check_world(world: int, batch: int, workload: str, samples: str) -> None:
 
 
 class Shuffled:
-    """Deals samples to ranks in an order that is another one in every epoch."""
+    """Deals samples to ranks in an order that changes with every epoch."""
 
     def __init__(self, count: int, batch: int, which: str) -> None:
         self.steps = count // batch  #: of an epoch, in a world of any size

@@ -32,7 +32,7 @@ _FILE = "datasets/data/digits.csv.gz"  #: within scikit-learn; one line for each
 class Digits(Classification):
     """Handwritten digits and a small classifier; what a step costs is left to the imbalance.
 
-    The seed draws the order and the model's beginning: equal on every rank. Which images are held out is drawn from
+    The seed draws the order and the initial weights: equal on every rank. Which images are held out is drawn from
     `split` alone. It moves the accuracy more than anything a seed draws: compare runs of one split.
 
     >>> task = Digits(seed=1)

@@ -190,7 +190,7 @@ class Walker(nn.Module):
         self.value = nn.Sequential(nn.Linear(SENSES, HIDDEN), nn.Tanh(), nn.Linear(HIDDEN, 1))
 
     def forward(self, episodes: Tensor) -> Tensor:
-        """For each episode: what is to be made small, the steps it took, and its success weighted by path length."""
+        """For each episode: its loss, the steps it took, and its success weighted by path length."""
         numbers = episodes.numpy()
         played = play(numbers, _scenes(numbers), _quick(self.policy))
         facts = torch.from_numpy(np.stack([played.steps, played.arrived * played.cells / played.steps])).float()

@@ -39,7 +39,7 @@ class Vision(Classification):
     """A residual network on real images: Fashion-MNIST where Debian's package is installed, else small digits.
 
     `data` is a directory with the four files of MNIST or a relative of it, such as Fashion-MNIST or KMNIST. Which
-    images are held out is fixed by the dataset; the seed draws the order and the model's beginning.
+    images are held out is fixed by the dataset; the seed draws the order and the initial weights.
 
     >>> task = Vision(seed=1)
     >>> inputs, targets = task.batch(step=0, rank=3, world=8)
@@ -136,7 +136,7 @@ def read_directory(directory: Path, trained: int, held_out: int) -> tuple[Labell
     """The first so many images to train on, and those to test on. Raises `OutpaceError` for what is not there."""
     if not directory.is_dir():
         raise OutpaceError(
-            f"the workload vision was given data={directory}, which is no directory: nothing was trained. Give one "
+            f"the workload vision was given data={directory}, which is not a directory: nothing was trained. Give one "
             f"with the files {', '.join(_TRAIN + _TEST)} (each may end in .gz), or leave data out"
         )
     return _read_pair(directory, _TRAIN, trained), _read_pair(directory, _TEST, held_out)

@@ -74,7 +74,7 @@ class SealedStore(Store):
         return [unseal(self._key, place, sealed) for place, sealed in zip(there, found, strict=True)]
 
     def compare_set(self, name: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Writes if what is there is what was expected, or nothing is; returns what is there then."""
+        """Writes if the key has the expected value or none; returns the value afterwards."""
         place = self._at(name)
         plain = [value.encode() if isinstance(value, str) else value for value in (expected, desired)]
         before, after = (seal(self._key, place, value) if value else b"" for value in plain)

@@ -6,8 +6,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from outpace.race.report.colours import APPLY, ARROW, MUTED, WAIT, WAIT_LINE, Look
-from outpace.race.report.layout import axis, figure
+from outpace.race.report.layout import APPLY, ARROW, MUTED, WAIT, WAIT_LINE, Look, axis, figure
 from outpace.race.report.timeline import Arrow, Window
 
 ROW, MOST_HEIGHT = 25, 620
