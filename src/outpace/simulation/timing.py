@@ -25,13 +25,14 @@ from outpace.launching.signals import defer_sigint
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.members import Tally
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 from outpace.simulation.scenario import Scenario, Work
 from outpace.strategies import Strategy, strategy
 from outpace.strategies.base import After
 
 Progress = Callable[[int], None]  #: told of how many steps were made
-Watcher = Callable[[Event, str], None]  #: told of each event and what it did
+Watcher = Callable[[Event, Outcome], None]  #: told of each event and what it did
 
 BASELINE = "allreduce"  #: everybody waits for everybody, as DDP does
 NOTHING = Contribution()
