@@ -13,8 +13,8 @@ from strangers import at, stranger
 
 import outpace
 from outpace.engines.arena.log import RECORD_BYTES
-from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
+from outpace.engines.cluster.shared_page import Desk
 from outpace.engines.cluster.store_log import _HEAD, MOST_RECORDS
 
 TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch

@@ -16,8 +16,8 @@ from ranks import Counter, Report, digest, my_rank
 from torch.distributed import TCPStore
 
 import outpace
-from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
+from outpace.engines.cluster.shared_page import Desk
 
 TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch
 AFTER = 15  #: steps before the stranger comes

@@ -26,8 +26,8 @@ from outpace.engines.arena.log import RECORD_BYTES, encode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.delivery import Delivery
-from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox, SentLog
+from outpace.engines.cluster.shared_page import Desk, Progress
 from outpace.engines.cluster.store_log import Entry, StoreLog
 from outpace.engines.cluster.watch import ClusterWatch
 from outpace.errors import TimedOut

@@ -35,15 +35,15 @@ from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery
-from outpace.engines.cluster.desk import FAILED, RUNNING, STORE_LOST, Desk
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
+from outpace.engines.cluster.launch_spec import Orders, cluster_of
 from outpace.engines.cluster.leases import Leases, replaced
 from outpace.engines.cluster.membership import Membership
-from outpace.engines.cluster.orders import Orders, cluster_of
 from outpace.engines.cluster.reducer import HostReducer
-from outpace.engines.cluster.returning import PLACE, Question, Reception
+from outpace.engines.cluster.rejoining import PLACE, Question, Reception
 from outpace.engines.cluster.sealing import SealedStore
+from outpace.engines.cluster.shared_page import FAILED, RUNNING, STORE_LOST, Desk
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
 from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
 from outpace.engines.cluster.transfers import Transfers

@@ -15,11 +15,11 @@ from outpace.engines.arena.holds import tag
 from outpace.engines.arena.log import RECORD_BYTES, append, decode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.arena.watch import Watch
-from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, WithData, cargo_of, current_rows, is_for
-from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.membership import Membership
-from outpace.engines.cluster.returning import Standing
+from outpace.engines.cluster.payload import SNAPSHOT, Cargo, WithData, cargo_of, current_rows, is_for
+from outpace.engines.cluster.rejoining import Standing
+from outpace.engines.cluster.shared_page import Desk, Progress
 from outpace.engines.cluster.store_log import Entry
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Agent, Event

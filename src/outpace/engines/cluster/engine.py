@@ -15,10 +15,10 @@ from typing import Any
 from outpace.engines.arena.arena_engine import ArenaEngine
 from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.watch import Watch
-from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.inbox import Inbox, SentLog
-from outpace.engines.cluster.keeper import Keeper
-from outpace.engines.cluster.orders import Orders, cluster_of
+from outpace.engines.cluster.launch_spec import Orders, cluster_of
+from outpace.engines.cluster.shared_page import Desk
+from outpace.engines.cluster.supervisor import Keeper
 from outpace.engines.cluster.timing import beat_s, lease_s
 from outpace.engines.cluster.watch import ClusterWatch
 from outpace.engines.replicas import T

@@ -10,7 +10,7 @@ import os
 
 from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.log import RECORD_BYTES, Log, Trimming, append, encode
-from outpace.engines.cluster.desk import Desk
+from outpace.engines.cluster.shared_page import Desk
 from outpace.protocol.events import Event
 
 

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from outpace.engines.cluster.launch_spec import cluster_of
 from outpace.engines.cluster.leases import place_of
-from outpace.engines.cluster.orders import cluster_of
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.timing import beat_s, lease_s
 from outpace.errors import OutpaceError, TimedOut

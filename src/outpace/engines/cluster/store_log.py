@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from torch.distributed import DistStoreError
 
-from outpace.engines.cluster.desk import Progress
 from outpace.engines.cluster.sealing import SEAL_BYTES, seal, unseal
+from outpace.engines.cluster.shared_page import Progress
 
 _HEAD = struct.Struct("<HxxIQ")  # host, which of its lives, end of its inbox in the log
 MOST_RECORDS = 512  #: in one entry

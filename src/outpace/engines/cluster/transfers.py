@@ -13,8 +13,8 @@ import torch
 
 from outpace.engines.arena.arena import Memory
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, region
 from outpace.engines.cluster.group import Group
+from outpace.engines.cluster.payload import SNAPSHOT, Cargo, region
 
 log = logging.getLogger("outpace")
 

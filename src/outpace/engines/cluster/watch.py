@@ -8,7 +8,7 @@ from typing import Any
 from outpace.engines.arena.bell import SLICE_S
 from outpace.engines.arena.watch import ASLEEP_S, Watch
 from outpace.engines.cluster.inbox import SentLog
-from outpace.engines.cluster.keeper import Keeper
+from outpace.engines.cluster.supervisor import Keeper
 from outpace.errors import TimedOut
 
 

@@ -12,8 +12,8 @@ import sys
 import time
 
 from outpace.engines.arena.life import Life
-from outpace.engines.cluster.desk import Desk
-from outpace.engines.cluster.orders import Orders
+from outpace.engines.cluster.launch_spec import Orders
+from outpace.engines.cluster.shared_page import Desk
 from outpace.errors import OutpaceError, TimedOut
 
 MOST_STARTS, WITHIN_S = 5, 60.0

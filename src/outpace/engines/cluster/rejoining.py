@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from outpace.engines.arena.arena import Files, Memory
 from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.sealing import SealedStore, Tampered
+from outpace.engines.cluster.shared_page import Desk, Progress
 from outpace.engines.cluster.timing import lease_s
 from outpace.errors import TimedOut
 from outpace.interface import Contents
