@@ -14,7 +14,7 @@ from strangers import at, stranger
 import outpace
 from outpace.engines.arena.log import RECORD_BYTES
 from outpace.engines.cluster.sealing import seal
-from outpace.engines.cluster.shared_page import Desk
+from outpace.engines.cluster.shared_page import SharedPage
 from outpace.engines.cluster.store_log import _HEAD, MOST_RECORDS
 
 TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch
@@ -57,7 +57,7 @@ def record() -> bytes:
         opt.step()
     engine = opt._engine
     records = os.pread(engine._files.log, MOST_RECORDS * RECORD_BYTES, 0)
-    sealed = seal(Desk(engine._memory).key, FIRST_ENTRY, _HEAD.pack(0, 1, len(records)) + records, bytes(32))
+    sealed = seal(SharedPage(engine._memory).key, FIRST_ENTRY, _HEAD.pack(0, 1, len(records)) + records, bytes(32))
     opt.finish()
     return sealed
 

@@ -6,7 +6,7 @@ import json
 from typing import IO, Any, NamedTuple
 
 
-class Orders(NamedTuple):
+class LaunchSpec(NamedTuple):
     """All that an agent needs to know. The job's key is in the arena."""
 
     name: str  #: of the meeting
@@ -25,7 +25,7 @@ class Orders(NamedTuple):
         return json.dumps(self._asdict()).encode()
 
     @classmethod
-    def read(cls, pipe: IO[bytes]) -> Orders:
+    def read(cls, pipe: IO[bytes]) -> LaunchSpec:
         """The inverse of `written`."""
         return cls(**json.loads(pipe.read()))
 

@@ -14,7 +14,7 @@ ROW, BUFFERS, SNAPSHOT = range(3)
 WithData = Publish | Swap | Snapshot | Sync | Finish  #: events that data goes with
 
 
-class Cargo(NamedTuple):
+class Payload(NamedTuple):
     """Data that goes with a record: whose, what, and where it goes in the memory of whoever gets it."""
 
     source: int  #: host
@@ -28,22 +28,22 @@ class Cargo(NamedTuple):
         return self.what, self.number
 
 
-def cargo_of(event: WithData, ledger: Ledger, has_buffers: bool) -> Cargo | None:
+def payload_of(event: WithData, ledger: Ledger, has_buffers: bool) -> Payload | None:
     """What goes with a record that comes next after what the ledger knows. None if nothing does."""
     source = ledger.hosts.of[event.rank]
     if isinstance(event, Publish):
         row = ledger.published.next_row(event.rank)
-        return Cargo(source, ROW, row, (row,))
+        return Payload(source, ROW, row, (row,))
     if isinstance(event, Swap):
         rows = ledger.published.shelves[event.rank].spares[:2]
-        return Cargo(source, ROW, rows[0], tuple(rows))
+        return Payload(source, ROW, rows[0], tuple(rows))
     if isinstance(event, Snapshot):
-        return Cargo(source, SNAPSHOT, event.buffer, (ledger.snapshots.free_buffer(-1),))
+        return Payload(source, SNAPSHOT, event.buffer, (ledger.snapshots.free_buffer(-1),))
     if not has_buffers:
         return None
     parity = event.generation % 2 if isinstance(event, Sync) else AT_THE_END
     number = parity * len(ledger.hosts.of) + event.rank
-    return Cargo(source, BUFFERS, number, (number,))
+    return Payload(source, BUFFERS, number, (number,))
 
 
 def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
@@ -55,13 +55,13 @@ def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
     return not isinstance(event, Publish) or is_addressed(event.reader_hosts, host)
 
 
-def current_rows(ledger: Ledger) -> list[Cargo]:
+def current_rows(ledger: Ledger) -> list[Payload]:
     """All published rows that ranks of other hosts may read: what a host that comes back has missed."""
     published = ledger.published
     rows = {place.row: rank for rank, shelf in published.shelves.items() for place in shelf.kept.values()}
     rows |= {shelf.current.row: rank for rank, shelf in published.shelves.items() if shelf.current is not None}
     of = ledger.hosts.of
-    return [Cargo(of[rank], ROW, row, (row,)) for row, rank in sorted(rows.items()) if of[rank] != ledger.host]
+    return [Payload(of[rank], ROW, row, (row,)) for row, rank in sorted(rows.items()) if of[rank] != ledger.host]
 
 
 def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:

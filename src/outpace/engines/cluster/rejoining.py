@@ -19,7 +19,7 @@ from outpace.engines.arena.arena import Files, Memory
 from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.sealing import SealedStore, Tampered
-from outpace.engines.cluster.shared_page import Desk, Progress
+from outpace.engines.cluster.shared_page import Progress, SharedPage
 from outpace.engines.cluster.timing import lease_s
 from outpace.errors import TimedOut
 from outpace.interface import Contents
@@ -30,7 +30,7 @@ PLACE = "returning"  #: in the store, beside the log
 _ASKED = "asked"  # how often anybody has asked
 
 
-class Standing(NamedTuple):
+class LogPosition(NamedTuple):
     """A place between two entries of the log of all hosts."""
 
     entries: int
@@ -46,7 +46,7 @@ class Question(NamedTuple):
     number: str  #: each is another one, so that no answer can be taken for a later one's
 
 
-def ask(store: SealedStore, host: int, timeout_s: float) -> Standing:
+def ask(store: SealedStore, host: int, timeout_s: float) -> LogPosition:
     """Where the others are. Asks again while nobody answers: whoever was about to may have been lost."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -60,24 +60,24 @@ def ask(store: SealedStore, host: int, timeout_s: float) -> Standing:
         told = json.loads(store.get(_told(number)))
         store.delete_key(_asks(host))  # before this host is one of those who live: nobody gives it up again for it
         store.delete_key(_told(number))
-        return Standing(told["entries"], told["position"], bytes.fromhex(told["chain"]), told["ledger"])
+        return LogPosition(told["entries"], told["position"], bytes.fromhex(told["chain"]), told["ledger"])
     raise TimedOut(
         f"host {host} was started again, and no other host has answered it for {timeout_s:.0f} s. If all were "
         "started again, give them a store of their own: another port, or the launcher's whole restart"
     )
 
 
-def begin_at(standing: Standing, files: Files, layout: ArenaLayout) -> None:
+def begin_at(log_position: LogPosition, files: Files, layout: ArenaLayout) -> None:
     """Makes a new arena one in which everything up to there was read and given back."""
     memory = Memory(files.arena, layout)
-    os.ftruncate(files.log, standing.position)  # a hole: whoever reads there takes the ledger from the snapshot
+    os.ftruncate(files.log, log_position.position)  # a hole: whoever reads there takes the ledger from the snapshot
     snapshots, last = SnapshotStore(memory), layout.world  # the buffer that is claimed last
-    snapshots.write(last, Contents([], {}), standing.ledger, standing.position)
+    snapshots.write(last, Contents([], {}), log_position.ledger, log_position.position)
     snapshots.announce(last)
-    Desk(memory).progress = Progress(standing.entries, standing.position, chain=standing.chain)
+    SharedPage(memory).progress = Progress(log_position.entries, log_position.position, chain=log_position.chain)
 
 
-class Reception:
+class JoinHandler:
     """Where an agent hears of hosts that were started again."""
 
     def __init__(self, store: SealedStore) -> None:
@@ -99,9 +99,9 @@ class Reception:
         """This agent answers it."""
         self._taken.add(question.number)
 
-    def tell(self, question: Question, standing: Standing) -> None:
+    def tell(self, question: Question, log_position: LogPosition) -> None:
         """The answer."""
-        told = {**standing._asdict(), "chain": standing.chain.hex()}
+        told = {**log_position._asdict(), "chain": log_position.chain.hex()}
         self._store.set(_told(question.number), json.dumps(told))
 
     def _asked_by(self, host: int) -> str:

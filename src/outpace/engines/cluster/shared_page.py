@@ -41,7 +41,7 @@ class Progress(NamedTuple):
         return inbox <= self.coming and position >= self.position + max(0, inbox - self.inbox)
 
 
-class Desk:
+class SharedPage:
     """One host's page."""
 
     def __init__(self, memory: Memory) -> None:
@@ -125,7 +125,7 @@ def _check(fields: bytes) -> int:
     return crc32(fields) ^ _OF_ZEROS
 
 
-def prepare_desk(arena_fd: int, layout: ArenaLayout, key: bytes, life: int) -> None:
+def prepare_page(arena_fd: int, layout: ArenaLayout, key: bytes, life: int) -> None:
     """Leaves the job's key in a new arena, and the how-manieth of its host it is, before anybody else finds it."""
     os.pwrite(arena_fd, key, layout.agent + _KEY)
     os.pwrite(arena_fd, life.to_bytes(8, "little"), layout.agent + _LIFE)

@@ -12,21 +12,21 @@ import sys
 import time
 
 from outpace.engines.arena.life import Life
-from outpace.engines.cluster.launch_spec import Orders
-from outpace.engines.cluster.shared_page import Desk
+from outpace.engines.cluster.launch_spec import LaunchSpec
+from outpace.engines.cluster.shared_page import SharedPage
 from outpace.errors import OutpaceError, TimedOut
 
 MOST_STARTS, WITHIN_S = 5, 60.0
 _LOOK_S = 0.1
 
 
-class Keeper:
+class AgentSupervisor:
     """Sees to it that the host has an agent."""
 
-    def __init__(self, orders: Orders, desk: Desk, life: Life, where: str, env: dict[str, str]) -> None:
-        self._orders, self._desk, self._life, self._where = orders, desk, life, where
+    def __init__(self, spec: LaunchSpec, page: SharedPage, life: Life, where: str, env: dict[str, str]) -> None:
+        self._spec, self._page, self._life, self._where = spec, page, life, where
         self._env = env  # by which the agent finds the store
-        world = orders.layout["world"]
+        world = spec.layout["world"]
         self._agent, self._start = world, world + 1  # whose lives: the agent's, and of who is starting one
         self._looked = 0.0
         self._starts: list[float] = []
@@ -34,7 +34,7 @@ class Keeper:
 
     def look(self) -> None:
         """Raises if the agent has given up, and starts another one if it is gone. Costs little when called often."""
-        self._desk.check(self._where)
+        self._page.check(self._where)
         now = time.monotonic()
         if now - self._looked < _LOOK_S:
             return
@@ -44,7 +44,7 @@ class Keeper:
         if not self._life.lives(self._agent) and self._life.take(self._start):
             try:
                 if not self._life.lives(self._agent):
-                    self._desk.check(self._where)
+                    self._page.check(self._where)
                     self._start_one(now)
             finally:
                 self._life.drop(self._start)
@@ -56,7 +56,7 @@ class Keeper:
                 f"{self._where} the agent of this host ended {MOST_STARTS} times within {WITHIN_S:.0f} s; why is on "
                 "its standard error, above"
             )
-        self._desk.begin()
+        self._page.begin()
         command = [sys.executable, "-m", "outpace.engines.cluster"]
         env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **self._env}
         child = subprocess.Popen(
@@ -64,21 +64,21 @@ class Keeper:
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            pass_fds=self._orders.fds,
+            pass_fds=self._spec.fds,
             start_new_session=True,
         )
         self._children.append(child)
         assert child.stdin is not None
         try:
-            child.stdin.write(self._orders.written())
+            child.stdin.write(self._spec.written())
             child.stdin.close()
         except BrokenPipeError:
             return  # it ended at once; the next look sees that
         while child.poll() is None and not self._life.lives(self._agent):
-            if time.monotonic() - now > self._orders.timeout_s:
+            if time.monotonic() - now > self._spec.timeout_s:
                 child.kill()
                 raise TimedOut(
                     f"{self._where} the agent of this host, process {child.pid}, did not begin within "
-                    f"{self._orders.timeout_s:.0f} s. See whether it was stopped, or raise timeout_s"
+                    f"{self._spec.timeout_s:.0f} s. See whether it was stopped, or raise timeout_s"
                 )
             time.sleep(0.005)  # the lock on starting is kept so long

@@ -14,7 +14,7 @@ import torch
 from outpace.engines.arena.arena import Memory
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.group import Group
-from outpace.engines.cluster.payload import SNAPSHOT, Cargo, region
+from outpace.engines.cluster.payload import SNAPSHOT, Payload, region
 
 log = logging.getLogger("outpace")
 
@@ -34,11 +34,11 @@ class Transfers:
             if host != group.host:
                 threading.Thread(target=self._serve, args=(host,), name=f"serve {host}", daemon=True).start()
 
-    def fetch(self, cargo: Cargo, position: int) -> None:
+    def fetch(self, payload: Payload, position: int) -> None:
         """Brings the data of the record at a position here. All before that position is here."""
-        data = self._group.fetch(lambda: self._ask(cargo, position))
-        for number in cargo.places:
-            offset, nbytes = region(self._memory.layout, cargo.what, number)
+        data = self._group.fetch(lambda: self._ask(payload, position))
+        for number in payload.places:
+            offset, nbytes = region(self._memory.layout, payload.what, number)
             self._memory.touch(offset, min(nbytes, data.numel()))
             self._memory.region(offset, data.numel()).copy_(data)
 
@@ -48,13 +48,13 @@ class Transfers:
             while self.fetched.get(host, position + 1) <= position and not self._group.is_over:
                 self._moved.wait(0.05)
 
-    def _ask(self, cargo: Cargo, position: int) -> torch.Tensor:
+    def _ask(self, payload: Payload, position: int) -> torch.Tensor:
         group, size = self._group, torch.zeros(1, dtype=torch.int64)
-        group.send(torch.tensor([*cargo.request, position], dtype=torch.int64), cargo.source, _REQUEST)
-        group.receive(size, cargo.source, _SIZE)
+        group.send(torch.tensor([*payload.request, position], dtype=torch.int64), payload.source, _REQUEST)
+        group.receive(size, payload.source, _SIZE)
         data = torch.empty(int(size), dtype=torch.uint8)
         if data.numel():
-            group.receive(data, cargo.source, _DATA)
+            group.receive(data, payload.source, _DATA)
         return data
 
     def _serve(self, host: int) -> None:
