@@ -17,9 +17,9 @@ from torch.distributed import HashStore, PrefixStore
 import outpace
 from outpace.engines.cluster import backend
 from outpace.engines.cluster.group import Group
+from outpace.engines.cluster.joining import Start
 from outpace.engines.cluster.open import key_of, nonce_of
 from outpace.engines.cluster.sealing import SealedStore, Tampered
-from outpace.engines.cluster.starts import Start
 from outpace.job.environment import Place
 
 HERE = Path(__file__).parent

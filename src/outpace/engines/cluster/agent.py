@@ -37,15 +37,14 @@ from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
-from outpace.engines.cluster.launch_spec import LaunchSpec, cluster_of
-from outpace.engines.cluster.leases import Leases, replaced
+from outpace.engines.cluster.joining import PLACE, JoinHandler, Question
+from outpace.engines.cluster.leases import Leases, beat_s, group_s, lease_s, replaced, store_s
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.reducer import HostReducer
-from outpace.engines.cluster.rejoining import PLACE, JoinHandler, Question
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.shared_page import FAILED, RUNNING, STORE_LOST, SharedPage
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
-from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
+from outpace.engines.cluster.supervisor import LaunchSpec, cluster_of
 from outpace.engines.cluster.transfers import Transfers
 from outpace.engines.sums import RowSums
 from outpace.errors import OutpaceError
@@ -276,7 +275,7 @@ class Agent:
             self._log.cut(max(everybody, self._leases.had_by_all(living, mine) - _KEPT_ENTRIES) - 1)
 
     def _look_after_ranks(self) -> bool:
-        """Reports the dead. True if nobody is left to work for."""
+        """Reports dead ranks. True if no rank is left to work for."""
         members = self._watch.ledger.members.by_rank
         is_anybody_there = False
         for rank in self._ranks:

@@ -16,11 +16,11 @@ from outpace.engines.arena.log import RECORD_BYTES, append, decode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.inbox import Inbox
+from outpace.engines.cluster.joining import LogPosition
 from outpace.engines.cluster.membership import Membership
-from outpace.engines.cluster.payload import SNAPSHOT, Payload, WithData, current_rows, is_for, payload_of
-from outpace.engines.cluster.rejoining import LogPosition
 from outpace.engines.cluster.shared_page import Progress, SharedPage
 from outpace.engines.cluster.store_log import Entry
+from outpace.engines.cluster.transfers import SNAPSHOT, Payload, WithData, current_rows, is_for, payload_of
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Agent, Event
 from outpace.protocol.round import Round
@@ -53,7 +53,7 @@ class Delivery:
         watch.refresh()
 
     def deliver(self, entry: Entry) -> None:
-        """Writes an entry's records. What an agent before this one had written of them is left as it is."""
+        """Writes an entry's records. Records that an earlier agent has written already are left alone."""
         start = self._progress.position
         news = self._watch.ledger.news
         is_own = (entry.host, entry.life) == (self._host, self._page.life)
@@ -107,7 +107,7 @@ class Delivery:
             self._reduce(sealed, ledger.hosts.generation)
 
     def _bring(self, event: Event) -> None:
-        """Sees to it that what goes with a record is where it is needed."""
+        """Brings a record's payload to where it is needed."""
         if not isinstance(event, WithData):
             return
         ledger = self._watch.ledger

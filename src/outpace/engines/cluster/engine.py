@@ -16,10 +16,9 @@ from outpace.engines.arena.arena_engine import ArenaEngine
 from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.inbox import Inbox, SentLog
-from outpace.engines.cluster.launch_spec import LaunchSpec, cluster_of
+from outpace.engines.cluster.leases import beat_s, lease_s
 from outpace.engines.cluster.shared_page import SharedPage
-from outpace.engines.cluster.supervisor import AgentSupervisor
-from outpace.engines.cluster.timing import beat_s, lease_s
+from outpace.engines.cluster.supervisor import AgentSupervisor, LaunchSpec, cluster_of
 from outpace.engines.cluster.watch import ClusterWatch
 from outpace.engines.replicas import T
 from outpace.errors import OutpaceError, StoreLost

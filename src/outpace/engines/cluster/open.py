@@ -23,10 +23,9 @@ from outpace.engines.arena.open import Plan, plan_of
 from outpace.engines.arena.rendezvous import Meeting
 from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.engine import ClusterEngine
-from outpace.engines.cluster.launch_spec import cluster_of
-from outpace.engines.cluster.rejoining import PLACE, ask, begin_at
+from outpace.engines.cluster.joining import PLACE, Start, ask, begin_at, hosts_of, start_of
 from outpace.engines.cluster.shared_page import prepare_page
-from outpace.engines.cluster.starts import Start, hosts_of, start_of
+from outpace.engines.cluster.supervisor import cluster_of
 from outpace.errors import OutpaceError
 from outpace.job.environment import Gathering
 from outpace.protocol.hosts import Hosts

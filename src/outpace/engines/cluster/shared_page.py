@@ -1,4 +1,4 @@
-"""The page that the ranks of a host share with their agent. Owns its words: a bell, a clock, the agent's last words.
+"""The page that the ranks of a host share with their agent. Owns its fields: a bell, a clock, the agent's final error.
 
 How far the agent is lies here, too, so that another one can go on when it was killed, and so that ranks know what of
 their inbox has come back. It is written into one of two places in turn, with its turn and a checksum: neither a killed
@@ -58,7 +58,7 @@ class SharedPage:
 
     @property
     def life(self) -> int:
-        """The how-manieth start of this host it is, in this start of the job."""
+        """Sequence number of this start of the host, within this start of the job."""
         return int.from_bytes(self._page[_LIFE : _LIFE + 8], "little")
 
     @property
@@ -126,6 +126,6 @@ def _check(fields: bytes) -> int:
 
 
 def prepare_page(arena_fd: int, layout: ArenaLayout, key: bytes, life: int) -> None:
-    """Leaves the job's key in a new arena, and the how-manieth of its host it is, before anybody else finds it."""
+    """Leaves the job's key and the host's start number in a new arena, before anybody else finds it."""
     os.pwrite(arena_fd, key, layout.agent + _KEY)
     os.pwrite(arena_fd, life.to_bytes(8, "little"), layout.agent + _LIFE)

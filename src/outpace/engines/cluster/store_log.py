@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
     number: int
     host: int
-    life: int  #: its how-manieth: a host may be started again
+    life: int  #: sequence number of its start: a host may be restarted
     inbox: int  #: bytes of its writer's inbox that are in the log with this
     records: bytes
     chain: bytes  #: its seal, which the next one's goes on from

@@ -1,27 +1,57 @@
-"""A rank's eye on its host's agent: starts one when there is none. Owns the processes it started, no other rank's.
+"""A rank's supervision of its host's agent: starts one when there is none, and tells it what it needs to know.
 
-Whoever notices first starts; the kernel's lock decides who that is. An agent that is merely stopped is left alone: it
-will go on, and until then nothing can be lost.
+Whoever notices first starts one; the kernel's lock decides who that is. An agent that is merely stopped is left alone:
+it will go on, and until then nothing can be lost. The launch spec is plain values, as JSON through a pipe: nothing is
+unpickled.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
+from typing import IO, Any, NamedTuple
 
 from outpace.engines.arena.life import Life
-from outpace.engines.cluster.launch_spec import LaunchSpec
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.errors import OutpaceError, TimedOut
+
+
+class LaunchSpec(NamedTuple):
+    """All that an agent needs to know. The job's key is in the arena."""
+
+    name: str  #: of the meeting
+    host: int
+    layout: dict[str, int]
+    rules: dict[str, Any]
+    chunks: list[tuple[str, int, int]]
+    tensors: int
+    has_buffers: bool
+    max_grad_norm: float | None
+    timeout_s: float
+    fds: tuple[int, ...]
+
+    def written(self) -> bytes:
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def read(cls, pipe: IO[bytes]) -> LaunchSpec:
+        return cls(**json.loads(pipe.read()))
+
+
+def cluster_of(name: str) -> str:
+    """Where the agents of a job meet in the store."""
+    return f"outpace/{name}/cluster"
+
 
 MOST_STARTS, WITHIN_S = 5, 60.0
 _LOOK_S = 0.1
 
 
 class AgentSupervisor:
-    """Sees to it that the host has an agent."""
+    """Makes sure that the host has an agent."""
 
     def __init__(self, spec: LaunchSpec, page: SharedPage, life: Life, where: str, env: dict[str, str]) -> None:
         self._spec, self._page, self._life, self._where = spec, page, life, where
@@ -53,8 +83,8 @@ class AgentSupervisor:
         self._starts = [*(s for s in self._starts if now - s < WITHIN_S), now]
         if len(self._starts) > MOST_STARTS:
             raise OutpaceError(
-                f"{self._where} the agent of this host ended {MOST_STARTS} times within {WITHIN_S:.0f} s; why is on "
-                "its standard error, above"
+                f"{self._where} the agent of this host ended {MOST_STARTS} times within {WITHIN_S:.0f} s; the reason "
+                "is on its standard error, above"
             )
         self._page.begin()
         command = [sys.executable, "-m", "outpace.engines.cluster"]

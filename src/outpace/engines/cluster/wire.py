@@ -224,7 +224,7 @@ def _exchanged(group: Group, messages: Sequence[torch.Tensor]) -> Generator[Any,
 
 
 def wire_of(sums: RowSums) -> Wire:
-    """The wire of a run's codec. Raises for a codec that has none, rather than to send something else."""
+    """The wire of a run's codec. Raises for a codec that has none, rather than send something else."""
     codec = sums.codec
     if codec.is_plain_sum:
         return PlainWire(sums)
