@@ -9,7 +9,7 @@ from typing import Any
 from outpace.cli.advise_report import print_report, to_json
 from outpace.cli.parser import add_data, paragraph
 from outpace.cli.progress import watcher
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.simulation.advice import COMPARED, advise, replayed
 from outpace.simulation.scenario import SHARED

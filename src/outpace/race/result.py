@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
+from outpace.observe.figures import late_share
 from outpace.race.settings import Settings
 from outpace.workloads.base import Metric
 
@@ -130,8 +131,7 @@ class Entry:
     @property
     def late_share(self) -> float:
         """Share of the applied contributions that were late."""
-        total = sum(self.staleness.values())
-        return 1 - self.staleness.get(0, 0) / total if total else 0.0
+        return late_share(self.staleness)
 
 
 @dataclass(frozen=True)

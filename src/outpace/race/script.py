@@ -14,7 +14,7 @@ from pathlib import Path
 from outpace.errors import InvalidRules, OutpaceError, RankFailed, TraceInvalid
 from outpace.job.environment import LOG_DIR, STRATEGY, whereami
 from outpace.launching.spawn import spawn
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 from outpace.race.figures import attempt_of
 from outpace.race.result import Attempt
 from outpace.race.settings import Settings

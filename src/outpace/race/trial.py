@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outpace.errors import RankFailed
 from outpace.launching.spawn import spawn
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 from outpace.race.figures import attempt_of
 from outpace.race.finish_line import FinishLine
 from outpace.race.rank import RankReport, train
