@@ -6,7 +6,7 @@ import pytest
 from test_rounds import agree
 
 import outpace
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 from tests.faults import troubled
 
 WORLD, STEPS = 3, 250

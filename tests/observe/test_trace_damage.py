@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from outpace.cli.trace_report import print_report, to_json
 from outpace.errors import TraceInvalid
 from outpace.observe.perfetto import to_chrome
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 
 
 def files() -> list[bytes]:

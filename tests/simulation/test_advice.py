@@ -9,7 +9,8 @@ import pytest
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance import imbalance
-from outpace.observe.trace import RankTrace, Step, Trace
+from outpace.observe.schema import Step
+from outpace.observe.trace import RankTrace, Trace
 from outpace.simulation import BASELINE, DATA, SHARED, SPLIT, Scenario, Timing, simulate_timing
 from outpace.simulation.advice import STAY, Advice, advise, possible, present_of
 

@@ -13,8 +13,8 @@ from rich.table import Table
 
 from outpace.cli.comparison import column_notes, notes_grid, speedup, standing_json, standing_table, watcher
 from outpace.cli.parser import add_data, paragraph
+from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
-from outpace.observe.trace_reader import read_trace
 from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.simulation.advice import COMPARED, STAY, Advice, advise, possible, replayed
 from outpace.simulation.scenario import SHARED

@@ -10,7 +10,7 @@ from typing import Any
 from outpace.cli.trace_report import print_report, to_json
 from outpace.errors import InvalidRules
 from outpace.observe.perfetto import write_chrome
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 
 DESCRIPTION = """
 Shows how long each rank of a recorded run computed and waited, and which rank was the slowest. A run is recorded by

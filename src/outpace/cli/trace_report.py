@@ -7,7 +7,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from outpace.observe import trace_figures as figures
+from outpace.observe import figures
 from outpace.observe.trace import Trace
 
 
@@ -24,7 +24,7 @@ def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
         "rounds": len(trace.rounds),
         "communication_s": figures.communication_s(trace),
         "slowest_over_mean": figures.slowest_over_mean(trace),
-        "slowest_rank": _slowest(trace),
+        "slowest_rank": figures.slowest_rank(trace),
         "ranks": _ranks(trace),
         "skipped": list(trace.skipped),
         "export": export,
@@ -34,7 +34,7 @@ def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
 def _ranks(trace: Trace) -> list[dict[str, Any]]:
     """A row for each rank; durations are means over its steps."""
     compute, waiting = figures.compute_s(trace), figures.waiting_s(trace)
-    applying, late = figures.apply_s(trace), figures.late_share(trace)
+    applying, late = figures.apply_s(trace), figures.late_steps_share(trace)
     return [
         {
             "rank": rank,
@@ -54,7 +54,7 @@ def print_report(trace: Trace, export: str | None) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     console.print()
     console.print(_table(trace))
-    slowest = _slowest(trace)
+    slowest = figures.slowest_rank(trace)
     compute = figures.compute_s(trace)[slowest]
     ratio = figures.slowest_over_mean(trace)
     console.print(f"slowest        rank {slowest}: computes {_ms(compute)} a step")
@@ -74,7 +74,7 @@ def _table(trace: Trace) -> Table:
     for name in ("rank", "steps", "computing", "waiting", "applying", "late"):
         table.add_column(name, justify="right")
     table.add_column("host")
-    slowest = _slowest(trace)
+    slowest = figures.slowest_rank(trace)
     for row in _ranks(trace):
         table.add_row(
             str(row["rank"]),
@@ -87,12 +87,6 @@ def _table(trace: Trace) -> Table:
             style="bold" if row["rank"] == slowest and len(trace.ranks) > 1 else None,
         )
     return table
-
-
-def _slowest(trace: Trace) -> int:
-    """The rank that computes longest."""
-    compute = figures.compute_s(trace)
-    return max(compute, key=lambda rank: compute[rank])
 
 
 def _seconds(trace: Trace) -> float:

@@ -16,8 +16,7 @@ from rich.text import Text
 from outpace.cli.parser import quantity
 from outpace.cli.watch_view import ended, line, view, waiting
 from outpace.errors import TraceInvalid
-from outpace.observe.live import Follower, Live
-from outpace.observe.live_directory import check_directory, current_run
+from outpace.observe.live import Follower, Live, check_directory, current_run
 from outpace.race.directory import load
 
 DESCRIPTION = """

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from outpace.observe.figures import late_share
 from outpace.observe.live import Live, RankLive
 
 BAR = 16  #: characters of the longest rank's step
@@ -68,17 +69,14 @@ def _speeds(live: Live) -> list[str]:
     if live.staleness:
         words.append(_stale(live.staleness))
     if live.skipped:
-        words.append(f"{live.skipped} lines make no sense")
+        words.append(f"{live.skipped} unreadable lines skipped")
     return words
 
 
 def _stale(counts: Mapping[int, int]) -> str:
     """Recent contributions by how late they were, in words."""
-    total = sum(counts.values())
-    late = total - counts.get(0, 0)
-    if not late:
-        return "nothing stale"
-    return f"{late / total:.0%} stale (up to {max(counts)})"
+    stale = late_share(counts)
+    return f"{stale:.0%} stale (up to {max(counts)})" if stale else "nothing stale"
 
 
 def _late(live: Live) -> str:

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 from outpace.errors import OutpaceError
 from outpace.job.environment import whereami
 from outpace.observe.recorder import LogDir, Recorder, check
+from outpace.observe.schema import Header, Pausing, Synchronized, loop_step
 from outpace.observe.tensorboard import open_board
-from outpace.observe.trace_lines import Header, pausing_line, step_line, sync_line
-from outpace.optimizer import DistributedOptimizer
+
+DISTRIBUTED = ("stats", "synchronize", "finish")  #: how one is recognised without an import that would be a cycle
 
 
 def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None = None) -> Recording:
@@ -50,14 +51,14 @@ class Recording:
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise OutpaceError(f"record() takes a torch.optim.Optimizer, not a {type(optimizer).__name__}")
-        if isinstance(optimizer, DistributedOptimizer):
+        if all(hasattr(type(optimizer), name) for name in DISTRIBUTED):
             raise OutpaceError(
                 "a DistributedOptimizer records itself: make it with DistributedOptimizer(..., log_dir=...) instead"
             )
         parameters = trained(optimizer)
         size = sum(p.numel() * p.element_size() for p in parameters) if payload_bytes is None else payload_bytes
         place = whereami()
-        header = Header(place.rank, place.world, strategy, size)
+        header = Header.here(place.rank, place.world, strategy, size)
         check(log_dir, place.rank)
         self._recorder = Recorder(log_dir, header, board=open_board(log_dir, header))
         self._steps = self._pauses = 0
@@ -87,13 +88,13 @@ class Recording:
     def pause(self) -> Iterator[None]:
         """A context in which the time is neither computing nor waiting in a step: the ranks meet in another way."""
         began = time.monotonic_ns()
-        self._recorder.add((pausing_line, "synchronize", began))
+        self._recorder.add((Pausing, "synchronize", began))
         try:
             yield
         finally:
             self._pauses += 1
             self._begin = time.monotonic_ns()
-            self._recorder.add((sync_line, self._pauses, began, self._begin))
+            self._recorder.add((Synchronized, self._pauses, began, self._begin))
 
     def close(self) -> None:
         """Ends the recording and takes the hooks away. Waits until all is written, at most two seconds."""
@@ -122,7 +123,7 @@ class Recording:
         self._begin = end
         waited_s, apply_s = (called - ready) / 1e9, (end - called) / 1e9
         times = (begin, ready, end, waited_s, apply_s)
-        self._recorder.add_and_show((step_line, self._steps, *times, self._loss, self._samples))
+        self._recorder.add_and_show((loop_step, self._steps, *times, self._loss, self._samples))
         self._loss = self._samples = None
 
 

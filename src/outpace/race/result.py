@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import NamedTuple
 
 from outpace.errors import InvalidRules
+from outpace.observe.figures import late_share
 from outpace.spec import is_whole
 from outpace.workloads.base import Metric
 
@@ -178,8 +179,7 @@ class Entry:
     @property
     def late_share(self) -> float:
         """Share of the applied contributions that were late."""
-        total = sum(self.staleness.values())
-        return 1 - self.staleness.get(0, 0) / total if total else 0.0
+        return late_share(self.staleness)
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from outpace.imbalance import imbalance
 from outpace.job.environment import LOG_DIR, STRATEGY, whereami
 from outpace.job.machine import check_memory
 from outpace.launching.spawn import spawn
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 from outpace.race.directory import save
 from outpace.race.figures import attempt_of
 from outpace.race.rank import FinishLine, RankReport, train

@@ -11,8 +11,16 @@ from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
+from outpace.observe.figures import (
+    apply_s,
+    communication_s,
+    compute_s,
+    slow_share,
+    slowest_rank,
+    steady,
+    waiting_s,
+)
 from outpace.observe.trace import Trace
-from outpace.observe.trace_figures import apply_s, communication_s, compute_s, slow_share, steady, waiting_s
 from outpace.simulation.scenario import SHARED, SPLIT, Scenario
 from outpace.simulation.timing import BASELINE, Standing, Timing, full_round_s, simulate_timing
 
@@ -79,8 +87,7 @@ def advise(trace: Trace, data: str = SPLIT, simulate: Callable[[str, Scenario], 
 
 def present_of(trace: Trace) -> Present:
     """What the trace shows of the run itself."""
-    computing = compute_s(trace)
-    slowest = max(computing, key=lambda rank: computing[rank])
+    computing, slowest = compute_s(trace), slowest_rank(trace)
     return Present(
         step_s=fmean(fmean((step.end_ns - step.begin_ns) / 1e9 for step in steady(r)) for r in trace.ranks.values()),
         compute_s=fmean(computing.values()),

@@ -22,6 +22,7 @@ from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
 from outpace.interface import Work as Contribution
 from outpace.launching.signals import defer_sigint
+from outpace.observe.figures import late_share
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.members import Tally
@@ -84,8 +85,7 @@ class Timing:
     @property
     def late_share(self) -> float:
         """Share of the applied contributions that were late."""
-        applied = self._applied()
-        return 1 - self.staleness[0] / applied if applied else 0.0
+        return late_share(self.staleness)
 
     def staleness_of(self, share: float) -> int:
         """The least staleness that this share of the applied contributions does not exceed."""

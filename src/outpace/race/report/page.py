@@ -14,8 +14,8 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from outpace.errors import OutpaceError, TraceInvalid
+from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
-from outpace.observe.trace_reader import read_trace
 from outpace.race.directory import load, write_whole
 from outpace.race.report import charts, table, words
 from outpace.race.report.layout import Look, looks

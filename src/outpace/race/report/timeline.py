@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outpace.observe.trace import Step, Trace
+from outpace.observe.figures import carried, spans
+from outpace.observe.trace import Trace
 
 MOST_STEPS = 12  #: of a rank
 MOST_SPANS = 1200
@@ -60,8 +61,8 @@ def window(trace: Trace, seconds: float) -> Window:
     """The last piece of this length; times are cut at its borders."""
     end = _end_ns(trace)
     begin = max(0, end - round(seconds * 1e9))
-    spans = [span for span in _all_spans(trace, begin) if span.end_s > 0 and span.begin_s < (end - begin) / 1e9]
-    cut = [_cut(span, (end - begin) / 1e9) for span in sorted(spans, key=lambda span: -span.end_s)[:MOST_SPANS]]
+    found = [span for span in _all_spans(trace, begin) if span.end_s > 0 and span.begin_s < (end - begin) / 1e9]
+    cut = [_cut(span, (end - begin) / 1e9) for span in sorted(found, key=lambda span: -span.end_s)[:MOST_SPANS]]
     arrows = [arrow for arrow in _arrows(trace, begin) if arrow.from_s >= 0 and arrow.to_s <= (end - begin) / 1e9]
     rounds = sorted({(r.at_ns - begin) / 1e9 for r in trace.rounds if begin <= r.at_ns <= end and not r.void})
     return Window((end - begin) / 1e9, tuple(trace.ranks), tuple(cut), tuple(arrows[-MOST_ARROWS:]), tuple(rounds))
@@ -75,7 +76,7 @@ def _end_ns(trace: Trace) -> int:
 def _all_spans(trace: Trace, begin_ns: int) -> Iterator[Span]:
     for rank in trace.ranks.values():
         for step in (step for step in rank.steps if step.end_ns > begin_ns):
-            for kind, begin, end in _parts(step):
+            for kind, begin, end in spans(step):
                 if end > begin:
                     about = f"step {step.number}" + (f", {step.late} late" if step.late else "")
                     yield Span(rank.rank, kind, (begin - begin_ns) / 1e9, (end - begin_ns) / 1e9, about)
@@ -85,23 +86,11 @@ def _all_spans(trace: Trace, begin_ns: int) -> Iterator[Span]:
             )
 
 
-def _parts(step: Step) -> Iterator[tuple[str, int, int]]:
-    """One after the other, whatever their order in truth: waiting may be in several pieces."""
-    waited = min(step.end_ns, step.ready_ns + round(step.waited_s * 1e9))
-    yield "computing", step.begin_ns, step.ready_ns
-    yield "waiting", step.ready_ns, waited
-    yield "applying", waited, min(step.end_ns, waited + round(step.apply_s * 1e9))
-
-
 def _cut(span: Span, end_s: float) -> Span:
     return span._replace(begin_s=max(0.0, span.begin_s), end_s=min(end_s, span.end_s))
 
 
 def _arrows(trace: Trace, begin_ns: int) -> Iterator[Arrow]:
-    steps = {(r.rank, s.number, s.version): s for r in trace.ranks.values() for s in r.steps if s.ready_ns >= begin_ns}
-    for taken in (taken for taken in trace.rounds if taken.at_ns >= begin_ns):
-        for given in taken.contributions:
-            step = steps.get(given)
-            if given.version < taken.number and step is not None and taken.recorded_by in trace.ranks:
-                ready, at = (step.ready_ns - begin_ns) / 1e9, (taken.at_ns - begin_ns) / 1e9
-                yield Arrow(given.rank, ready, taken.recorded_by, at, taken.number, taken.number - given.version)
+    for rank, step, taken in carried(trace, begin_ns):
+        ready, at = (step.ready_ns - begin_ns) / 1e9, (taken.at_ns - begin_ns) / 1e9
+        yield Arrow(rank, ready, taken.recorded_by, at, taken.number, taken.number - (step.version or 0))
