@@ -13,7 +13,7 @@ from ctrl_c import hear_ctrl_c
 
 import outpace
 from outpace.cli import main, watch
-from outpace.cli.watch_view import line
+from outpace.cli.watch import line
 from outpace.observe.live import Follower
 from outpace.observe.recorder import Recorder
 from outpace.observe.schema import Header, loop_step

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from made_traces import eager
 
-from outpace.cli.trace_report import to_json
+from outpace.cli.trace import to_json
 from outpace.observe.live import Follower
 from outpace.observe.perfetto import to_chrome
 from outpace.observe.reader import read_trace

@@ -12,8 +12,7 @@ import pytest
 from outpace.observe.trace import RankTrace, Trace
 from outpace.race.report import charts as report_charts
 from outpace.race.report.layout import MOST_POINTS, looks, thinned, wrapped
-from outpace.race.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, window
-from outpace.race.report.timeline_figure import timeline_figure
+from outpace.race.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, timeline_figure, window
 from outpace.workloads.base import LOSS
 
 

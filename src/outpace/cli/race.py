@@ -21,7 +21,7 @@ from rich.text import Text
 
 from outpace.cli.comparison import notes_grid, replay
 from outpace.cli.parser import add_settings, at_least_one, listing, paragraph, quantity
-from outpace.cli.watch_view import line, view
+from outpace.cli.watch import line, view
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
 from outpace.observe.live import Follower

@@ -20,8 +20,7 @@ from outpace.race.directory import load, write_whole
 from outpace.race.report import charts, table, words
 from outpace.race.report.layout import Look, looks
 from outpace.race.report.table import counted
-from outpace.race.report.timeline import length_s, window
-from outpace.race.report.timeline_figure import timeline_figure
+from outpace.race.report.timeline import length_s, timeline_figure, window
 from outpace.race.report.words import target_text
 from outpace.race.result import Attempt, Entry, Race
 

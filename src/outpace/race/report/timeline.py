@@ -1,18 +1,24 @@
-"""What a timeline shows of a trace. Owns the choice: the last rounds in which all ranks still trained, and no more
-spans than the eye can tell apart. Pure; draws nothing."""
+"""A piece of a trace as a chart: a row for each rank, a bar for each span, an arrow for each carried contribution.
+
+Owns the choice: the last rounds in which all ranks still trained, and no more spans than the eye can tell apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+import plotly.graph_objects as go
 
 from outpace.observe.figures import carried, spans
 from outpace.observe.trace import Trace
+from outpace.race.report.layout import APPLY, ARROW, MUTED, WAIT, WAIT_LINE, Look, axis, figure
 
 MOST_STEPS = 12  #: of a rank
 MOST_SPANS = 1200
 MOST_ARROWS = 120
+ROW, MOST_HEIGHT = 25, 620
 
 
 class Span(NamedTuple):
@@ -94,3 +100,84 @@ def _arrows(trace: Trace, begin_ns: int) -> Iterator[Arrow]:
     for rank, step, taken in carried(trace, begin_ns):
         ready, at = (step.ready_ns - begin_ns) / 1e9, (taken.at_ns - begin_ns) / 1e9
         yield Arrow(rank, ready, taken.recorded_by, at, taken.number, taken.number - (step.version or 0))
+
+
+def timeline_figure(shown: Window, look: Look, seconds: float) -> dict[str, Any]:
+    """The chart of one system; `seconds` is the length of the axis, which all systems share."""
+    kinds = {"waiting": _waiting(), "computing": {"color": look.colour}, "applying": {"color": APPLY}}
+    traces: list[Any] = [_spans(shown, kind, marker) for kind, marker in kinds.items()]
+    traces += [_rounds(shown)] if shown.rounds else []
+    traces += [_drawn_arrows(shown.arrows)] if shown.arrows else []
+    count = max(shown.ranks) + 1
+    ranks = axis(
+        showgrid=False, range=[count - 0.4, -0.6], tickprefix="rank ", dtick=max(1, -(-count // 16)), ticks="", tick0=0
+    )
+    return figure(
+        traces,
+        min(MOST_HEIGHT, 60 + ROW * count),
+        barmode="overlay",
+        bargap=0.26,
+        hovermode="closest",
+        xaxis=axis("seconds, of the last rounds", range=[0, seconds], fixedrange=False),
+        yaxis=ranks,
+    )
+
+
+def _waiting() -> dict[str, Any]:
+    pattern = {"shape": "/", "fgcolor": WAIT_LINE, "bgcolor": WAIT, "size": 5, "solidity": 0.25, "fillmode": "replace"}
+    return {"color": WAIT, "pattern": pattern}
+
+
+def _spans(shown: Window, kind: str, marker: dict[str, Any]) -> go.Bar:
+    spans = [span for span in shown.spans if span.kind == kind]
+    return go.Bar(
+        orientation="h",
+        name=kind,
+        y=[span.rank for span in spans],
+        x=[round(span.end_s - span.begin_s, 6) for span in spans],
+        base=[round(span.begin_s, 6) for span in spans],
+        customdata=[[span.about, f"{(span.end_s - span.begin_s) * 1000:,.1f} ms"] for span in spans],
+        marker={**marker, "line": {"width": 0}},
+        hovertemplate="rank %{y}, %{customdata[0]}<br>" + kind + " %{customdata[1]}<extra></extra>",
+    )
+
+
+def _rounds(shown: Window) -> go.Scatter:
+    """Faint upright lines: where a round was applied."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for at_s in shown.rounds:
+        x += [round(at_s, 6), round(at_s, 6), None]
+        y += [-0.5, max(shown.ranks) + 0.5, None]
+    return go.Scatter(
+        x=x, y=y, mode="lines", name="round", hoverinfo="skip", line={"color": MUTED, "width": 1, "dash": "dot"}
+    )
+
+
+def _drawn_arrows(arrows: tuple[Arrow, ...]) -> go.Scatter:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    sizes: list[int] = []
+    words: list[str] = []
+    for arrow in arrows:
+        x += [round(arrow.from_s, 6), round(arrow.to_s, 6), None]
+        y += [arrow.from_rank, arrow.to_rank, None]
+        sizes += [0, 9, 0]
+        words += [f"rank {arrow.from_rank}'s contribution went with round {arrow.round}, {arrow.late} late"] * 3
+    return go.Scatter(
+        x=x,
+        y=y,
+        name="carried",
+        mode="lines+markers",
+        customdata=words,
+        line={"color": ARROW, "width": 1.6},
+        marker={
+            "symbol": "arrow",
+            "angleref": "previous",
+            "size": sizes,
+            "color": ARROW,
+            "opacity": 1,
+            "line": {"width": 0},
+        },
+        hovertemplate="%{customdata}<extra></extra>",
+    )
