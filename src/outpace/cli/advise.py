@@ -59,7 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def to_json(path: str, trace: Trace, advice: Advice) -> dict[str, Any]:
-    """Everything that was found, in plain values."""
     from outpace import __version__
 
     return {
@@ -98,7 +97,7 @@ def print_report(trace: Trace, advice: Advice) -> None:
 
 
 def _if_shared(advice: Advice) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """A column of what the data are not, and what it means."""
+    """A column for the other way to divide the data, and its meaning."""
     gains = [speedup(advice.shared, run) for run in advice.shared.runs]
     about = "speed-up if the data were in one pool, of which whoever is free takes the next mini-batch"
     return {"shared": gains}, {"shared": about}

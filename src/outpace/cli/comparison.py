@@ -83,7 +83,6 @@ class Lines:
 
     @contextmanager
     def follow(self, index: int) -> Iterator[ShowStep]:
-        """Says what this system does, how far it is, and what it reached."""
         title, last, said = self._titles[index], "", time.monotonic()
 
         def show(step: int, note: str) -> None:
@@ -121,7 +120,7 @@ def replay(command: str, settings: S, usual: S, **others: str) -> str:
 
 
 def _typed(value: object) -> str:
-    """As one would type it, and exactly."""
+    """As one would type it, without rounding."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -139,7 +138,6 @@ def notes_grid(notes: Mapping[str, str]) -> Table:
 
 
 def standing_json(standing: Standing) -> dict[str, Any]:
-    """How strategies compare, in plain values."""
     slowest, compute_s = standing.slowest, standing.compute_s
     return {
         "baseline": BASELINE,

@@ -129,7 +129,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _checked(arguments: argparse.Namespace) -> Comparison:
-    """Raises what is wrong before anything runs."""
     scenario = _scenario(arguments)
     asked = list(dict.fromkeys(arguments.strategies or SYSTEMS))
     for name in asked:
@@ -231,7 +230,6 @@ class Comparison:
         return replay("simulate", self.scenario, USUAL, **others)
 
     def title(self, system: str) -> str:
-        """What people read for a strategy."""
         return f"{system} (baseline)" if system == BASELINE and self.baseline_is_extra else system
 
     @cached_property
@@ -240,7 +238,7 @@ class Comparison:
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """Everything that was found, in plain values. What cannot be said is null."""
+    """All results, in plain values. What cannot be said is null."""
     from outpace import __version__
 
     return {

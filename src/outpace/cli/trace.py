@@ -52,7 +52,6 @@ def _check_target(target: Path, source: Path) -> None:
 
 
 def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
-    """Every figure, in plain values."""
     from outpace import __version__
 
     return {

@@ -97,7 +97,7 @@ def lives(path: Path) -> Iterator[Live]:
 
 
 def _is_race_over(path: Path) -> bool:
-    """Whether no other system will begin. What is no race, but a directory of several jobs, ends with the latest."""
+    """Whether no other system will begin. A directory of several jobs that is not a race ends with the latest."""
     try:
         return load(path).is_over
     except TraceInvalid:
@@ -113,7 +113,6 @@ def view(live: Live) -> RenderableType:
 
 
 def line(live: Live) -> str:
-    """The same in one line."""
     if not live.has_begun:
         return waiting(live.directory)
     steps = [rank.steps for rank in live.ranks]
@@ -122,12 +121,10 @@ def line(live: Live) -> str:
 
 
 def waiting(directory: str) -> str:
-    """While there is nothing to show."""
     return f"waiting for the first step in {directory}"
 
 
 def ended(live: Live) -> str:
-    """The last words on a run."""
     steps = sum(rank.steps for rank in live.ranks)
     words = f"all {len(live.ranks)} ranks have finished: {steps:,} steps in {live.seconds:.1f} s"
     cut = [str(rank.rank) for rank in live.ranks if rank.state == "cut"]

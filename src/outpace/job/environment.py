@@ -24,10 +24,10 @@ from outpace.job.store import LOOPBACK, MeetingStore, store_of_group
 log = logging.getLogger("outpace")
 
 STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that overrides the script's argument
-HOST = "OUTPACE_HOST"  #: the host a rank counts as, to have several on one machine
+HOST = "OUTPACE_HOST"  #: the host a rank counts as, for several hosts on one machine
 LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
 
-_OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  #: processes that mpirun, srun start
+_OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  #: set by mpirun and srun
 _STORE_TIMEOUT = timedelta(seconds=20)
 _meetings = itertools.count()
 
@@ -38,7 +38,7 @@ class Place:
 
     rank: int
     world: int
-    local_world: int | None  #: ranks on this machine; None as long as nobody has said
+    local_world: int | None  #: ranks on this machine; None while unknown
     host: str = ""  #: a name of its host
 
     @property

@@ -33,7 +33,7 @@ def cores() -> int:
 
 
 class _Names(NamedTuple):
-    """What a version of control groups calls its files, and the numbers in `memory.stat` that can be given back."""
+    """File names of a version of control groups, and the fields of `memory.stat` that can be reclaimed."""
 
     limit: str
     used: str
@@ -45,13 +45,13 @@ _V2 = _Names("memory.max", "memory.current", ("inactive_file", "active_file", "s
 
 
 def available_bytes(proc: Path = Path("/proc"), groups: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """What can be used without swapping, on the machine and within every limit on this process. None if nobody says."""
+    """What can be used without swapping, on the machine and within every limit on this process. None if unknown."""
     known = [*_of_machine(proc), *_of_groups(proc, groups)]
     return min(known, default=None)
 
 
 def check_memory(ranks: int) -> None:
-    """Raises `InvalidRules` if so many ranks would not fit. Where nothing is known of memory, they do."""
+    """Raises `InvalidRules` if so many ranks would not fit. Passes where free memory is unknown."""
     free = available_bytes()
     if free is not None and ranks * RANK_BYTES > free:
         fitting = free // RANK_BYTES

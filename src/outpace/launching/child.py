@@ -95,8 +95,6 @@ class Tail:
 
 
 class Child:
-    """A process that was started, until `end`."""
-
     def __init__(self, command: Sequence[str], environment: dict[str, str]) -> None:
         """Starts it. From the main thread only: the kernel ends it when the thread that started it ends."""
         leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *command]
@@ -183,11 +181,11 @@ class Restarts:
 
     @property
     def count(self) -> int:
-        """Restarts that are not forgotten yet."""
+        """Restarts within the window."""
         return len(self._at)
 
     def after(self, now_s: float, lived_s: float) -> float | None:
-        """Seconds until the rank is started again, which ended now after a life of `lived_s`; None if it is not."""
+        """Seconds until a rank that ended now, after a life of `lived_s`, is restarted; None if it is not."""
         self._at = [at for at in self._at if now_s - at < WINDOW_S]
         if len(self._at) >= self.limit:
             return None
@@ -218,7 +216,7 @@ class Seat:
         self.child = Child(command, {**environment, LIFE: str(self._life)})
 
     def count(self, what: str) -> int:
-        """What the current or last life told so far."""
+        """How often the current or last life reported this."""
         return Report(self._store, self.rank, self._life).count(what)
 
     def end(self) -> Ending:

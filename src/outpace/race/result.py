@@ -49,7 +49,6 @@ class Settings:
 
     @property
     def is_emulated(self) -> bool:
-        """Whether computing is a sleep."""
         return self.script is None and self.compute_ms > 0
 
     def __post_init__(self) -> None:
@@ -178,14 +177,11 @@ class Entry:
 
     @property
     def late_share(self) -> float:
-        """Share of the applied contributions that were late."""
         return late_share(self.staleness)
 
 
 @dataclass(frozen=True)
 class Race:
-    """All of it."""
-
     settings: Settings
     command: str  #: what repeats it
     metric: Metric

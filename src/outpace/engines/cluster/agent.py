@@ -65,8 +65,6 @@ _KEPT_ENTRIES = 100_000  #: of the log, for a host that was given up and may com
 
 
 class Agent:
-    """All of one host's agent."""
-
     def __init__(self, spec: LaunchSpec) -> None:
         self._spec = spec
         self._rules = rules = Rules.from_dict(spec.rules)
@@ -126,7 +124,7 @@ class Agent:
         self._leave()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A thread that fails ends the agent. Where another agent would fail likewise, the ranks are told why."""
+        """A thread that fails ends the agent. Where another agent would fail likewise, the ranks learn why."""
         try:
             work()
         except OutpaceError as error:
@@ -332,7 +330,7 @@ class Agent:
 
 
 def store_lost(host: int, why: str) -> str:
-    """What the ranks of a host are told then."""
+    """The error for the ranks of this host."""
     return (
         f"the store at {address()}, which joins the hosts, is lost to host {host} ({why}). No round was committed "
         "without it; restart the job from its last checkpoint"

@@ -70,7 +70,6 @@ class Delivery:
 
     @property
     def entries(self) -> int:
-        """How many are in this host's log."""
         return self._progress.entries
 
     def log_position(self) -> LogPosition | None:

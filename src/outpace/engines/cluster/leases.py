@@ -90,14 +90,14 @@ class Leases:
         return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])
 
     def _note(self, host: int, sign: tuple[int, int], now: float) -> bool:
-        """Whether that is a new sign of life. An old one that somebody wrote again is none."""
+        """Whether that is a new sign of life. An old one that was written again does not count."""
         is_new = host not in self._seen or self._seen[host][0] < sign
         if is_new:
             self._seen[host] = (sign, now)
         return is_new
 
     def _read(self, host: int, sealed: bytes) -> tuple[int, int, int]:
-        """(beats, entries, life). What the host did not write is no sign of life; it soon writes again."""
+        """(beats, entries, life). A forged value is no sign of life; the host soon writes again."""
         try:
             value = unseal(self._key, self._at(host), sealed)
         except Tampered as error:

@@ -42,8 +42,6 @@ class Progress(NamedTuple):
 
 
 class SharedPage:
-    """One host's page."""
-
     def __init__(self, memory: Memory) -> None:
         offset = memory.layout.agent
         self._page = memory.raw[offset : offset + 4096]
@@ -92,7 +90,6 @@ class SharedPage:
 
     @property
     def status(self) -> int:
-        """Of the last agent."""
         return int(self._status[0])
 
     def begin(self) -> None:

@@ -85,8 +85,6 @@ class Wire(ABC):
 
 
 class UnderWay:
-    """A piece on its way."""
-
     def __init__(self, group: Group, stages: Iterator[Any], collectives: int) -> None:
         self.group = group
         self._stages, self._left = stages, collectives
