@@ -278,6 +278,17 @@ def test_names_from_files_are_made_printable(tmp_path):
     assert trace.strategy == r"\n"
 
 
+def test_values_nested_to_any_depth_are_left_out(tmp_path):
+    made_traces.balanced(tmp_path, world=1)
+    step = json.dumps(steps([(10, 2, 1)])[0])
+    with (tmp_path / "rank-00000.jsonl").open("a") as file:
+        for depth in range(1, 1100):
+            file.write(step.replace('"begin": ', f'"begin": {"[" * depth}1{"]" * depth}, "first": ') + "\n")
+    trace = read_trace(tmp_path)
+    assert len(trace.ranks[0].steps) == 3
+    assert trace.skipped[-1] == "rank-00000.jsonl: 1096 more unreadable lines skipped"
+
+
 def test_an_endless_line_is_left_out(tmp_path):
     made_traces.balanced(tmp_path)
     with (tmp_path / "rank-00001.jsonl").open("a") as file:

@@ -77,7 +77,7 @@ def carried(trace: Trace, since_ns: int = 0) -> Iterator[Carried]:
 
 
 def spans(step: Step) -> Iterator[tuple[str, int, int]]:
-    """A step's parts, drawn one after the other: in truth, waiting may come in several pieces."""
+    """A step's parts, drawn one after the other, although waiting may come in several pieces."""
     waited = min(step.end_ns, step.ready_ns + round(step.waited_s * 1e9))
     yield "computing", step.begin_ns, step.ready_ns
     yield "waiting", step.ready_ns, waited

@@ -24,16 +24,16 @@ def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None =
 
         outpace.record(optimizer, "runs/x")
 
-    One line, before or after the model is wrapped. For each step it notes when this rank's own gradients were ready,
+    One line, before or after the model is wrapped. For each step it records when this rank's own gradients were ready,
     how long it then waited for the others (under DDP, the rest of `backward`, and what the loop does before it steps)
-    and how long `optimizer.step()` took. `outpace trace runs/x` shows what came of it.
+    and how long `optimizer.step()` took. `outpace trace runs/x` shows the result.
 
-    `recording.loss(loss)`, on what this returns, also notes the loss of a step. If `tensorboard` is installed, rank 0
+    `recording.loss(loss)`, on what this returns, also records the loss of a step. If `tensorboard` is installed, rank 0
     writes scalars for it to the same directory.
 
-    A new recording begins its file anew. Never blocks, and never disturbs training, whatever the disk does; raises
+    A new recording overwrites its file. Never blocks or disturbs training, whatever the disk does; raises
     `OutpaceError` here if nothing can be written to `log_dir`. Ends with `close()`, at the end of a `with` block, or
-    with the process. `payload_bytes` is what a rank gives to the others, if that is not its trained parameters.
+    with the process. `payload_bytes` is what a rank sends to the others, if that is not its trained parameters.
 
     Times are those of the Python thread. On a GPU they mean little unless the loop waits for it at each step, for
     instance with `loss.item()`. With a model that has buffers (BatchNorm), DDP also waits for rank 0 in `forward`;

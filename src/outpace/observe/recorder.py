@@ -152,7 +152,7 @@ class TraceWriter:
     def __init__(self, path: Path, header: Header, limit_bytes: int, board: Board | None = None) -> None:
         self.path = path
         self.ended = False  #: nothing more is taken or written
-        self.is_abandoned = False  #: whoever added lines is gone
+        self.is_abandoned = False  #: the recorder was garbage-collected
         self._who = f"[rank {header.rank}] recording to {path}"
         self._board = board
         self._room = limit_bytes - CUT_BYTES
@@ -179,7 +179,7 @@ class TraceWriter:
             self._lost += 1
 
     def stop(self, began_ns: int | None = None) -> None:
-        """Has the thread write what is queued and a last line, and end. Does not wait for it."""
+        """Tells the thread to write what is queued and a last line, and end. Does not wait for it."""
         if self._thread.is_alive() and not self._stopping.is_set():  # it is not, in a forked child
             self._last = (Finished, time.monotonic_ns(), began_ns)
             self._stopping.set()
@@ -189,7 +189,7 @@ class TraceWriter:
         self.is_abandoned = True
 
     def wait(self, seconds: float) -> None:
-        """Until the thread has ended. One that a stuck disk holds for longer is given up, and ends when it can."""
+        """Waits for the thread to end. One that hangs on a stuck disk is given up, and ends when it can."""
         self._thread.join(seconds)
         if self._thread.is_alive():
             self.ended = True
@@ -213,7 +213,7 @@ class TraceWriter:
             self._end_board()
 
     def _goes_on(self) -> bool:
-        """Half a second later, whether there is more to come. The scalars of the time before are shown meanwhile."""
+        """Half a second later, whether there is more to come. Writes the scalars of the time before meanwhile."""
         if self._board is not None:
             self._board.flush()
         return not self._stopping.wait(FLUSH_S) and not self.is_abandoned

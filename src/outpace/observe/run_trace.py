@@ -8,31 +8,20 @@ from typing import Protocol
 
 import torch
 
-from outpace.interface import Ticket
+from outpace.interface import Engine, Ticket
 from outpace.observe.recorder import LogDir, Recorder, check
 from outpace.observe.schema import Header, Pausing, Synchronized, strategy_step, tally, traced_round
 from outpace.observe.tensorboard import is_installed, open_board
-from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Round
 
 RoundHook = Callable[[Round], None]
 
 
-class Observed(Protocol):
-    """What is asked of the engine whose rank is recorded."""
+class Recorded(Engine, Protocol):
+    """An engine whose rank is recorded."""
 
     @property
-    def rank(self) -> int: ...
-    @property
-    def world(self) -> int: ...
-    @property
     def incarnation(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def waited_s(self) -> float: ...
-    @property
-    def ledger(self) -> Ledger: ...
 
 
 class RunTrace:
@@ -53,11 +42,10 @@ class RunTrace:
 
     @property
     def is_recording(self) -> bool:
-        """Whether what is told here is written anywhere."""
+        """Whether anything is written: without a `log_dir`, nothing is."""
         return self._recorder is not None
 
-    def start(self, engine: Observed, parameters: Sequence[torch.Tensor], strategy: object) -> None:
-        """Begins to record."""
+    def start(self, engine: Recorded, parameters: Sequence[torch.Tensor], strategy: object) -> None:
         self._engine = engine
         if self._log_dir is None:
             return
@@ -77,19 +65,18 @@ class RunTrace:
         self._begin, self._waited_s, self._version = end, waited_s, self._engine.version
 
     def pausing(self, name: str, began_ns: int) -> None:
-        """This rank takes no steps for now, so that whoever follows the run does not take it for late."""
+        """This rank takes no steps for now, so nobody who follows the run should think it late."""
         if self._recorder is not None:
             self._recorder.add((Pausing, name, began_ns))
 
     def synchronized(self, began_ns: int) -> None:
-        """A synchronisation has ended."""
         if self._recorder is not None:
             end = time.monotonic_ns()
             self._recorder.add((Synchronized, self._engine.ledger.sync.generation, began_ns, end))
             self._mark(end)
 
     def close(self, began_ns: int | None = None) -> None:
-        """Training has ended; `began_ns` is when `finish()` was called. Waits until all is written, for two seconds."""
+        """Training has ended; `began_ns` is when `finish()` was called. Waits up to two seconds for the disk."""
         if self._recorder is not None:
             own = self._engine.ledger.members.tallies.get(self._rank)
             if own is not None:
@@ -100,7 +87,7 @@ class RunTrace:
         self._begin, self._waited_s, self._version = now_ns, self._engine.waited_s, self._engine.version
 
     def _round(self, record: Round) -> None:
-        """All ranks apply every round; its first contributor writes it down, and rank 0 shows it in TensorBoard."""
+        """All ranks apply every round; its first contributor records it, and rank 0 shows it in TensorBoard."""
         if self._recorder is not None and record.contributions:
             applied = (traced_round, record, time.monotonic_ns())
             if record.contributions[0].rank == self._rank:

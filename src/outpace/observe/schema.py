@@ -328,24 +328,25 @@ def to_bytes(deferred: Deferred) -> bytes:
 
 def parse(line: bytes) -> Record:
     """The record on this line, which may come from anywhere. Raises `Unreadable`, and nothing else."""
-    plain = _plain(line)
+    try:
+        return _parsed(json.loads(line.decode()))  # not by msgspec, which could not name a bad value such as NaN
+    except RecursionError:
+        raise Unreadable("is nested too deeply") from None
+    except Unreadable:
+        raise
+    except ValueError:
+        raise Unreadable("is not JSON (cut in the middle?)") from None
+
+
+def _parsed(plain: Any) -> Record:
+    if not isinstance(plain, dict):
+        raise Unreadable("is not a JSON object")
     kind = next((kind for key, kind in KINDS.items() if key in plain), None)
     if kind is None:
         raise Unreadable("is of a kind this version of outpace does not know")
     if kind is Header and _converted(plain, Foreign).trace != FORMAT:
         kind = Foreign
     return _converted(plain, kind).checked()
-
-
-def _plain(line: bytes) -> dict[str, Any]:
-    """By `json`, not by msgspec: what is said of a bad value, such as NaN, then names it."""
-    try:
-        plain = json.loads(line.decode())
-    except (ValueError, RecursionError):
-        raise Unreadable("is not JSON (cut in the middle?)") from None
-    if not isinstance(plain, dict):
-        raise Unreadable("is not a JSON object")
-    return plain
 
 
 def _converted(plain: dict[str, Any], kind: type[_R]) -> _R:

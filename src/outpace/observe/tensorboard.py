@@ -22,30 +22,30 @@ from outpace.observe.schema import Deferred, Header, Record, Step, TracedRound
 
 log = logging.getLogger("outpace")
 
-EVERY_S = 0.1  #: points of one scalar are at least so far apart,
-EVERY_SHARE = 1e-4  #: and by at least this share of the time so far, so that a week makes some ten megabytes
-SHARES_EVERY_S = 1.0  #: those of the ranks' shares, of which there may be many
+EVERY_S = 0.1  #: points of one scalar are at least this far apart,
+EVERY_SHARE = 1e-4  #: and by at least this share of the time so far: a week makes some ten megabytes
+SHARES_EVERY_S = 1.0  #: the same for the ranks' shares, of which there may be many
 QUEUE_LINES = 8192
 LIMIT_BYTES = 64_000_000
-SUFFIX = ".outpace"  #: of the files that are ours, which a new run in an old directory begins anew
+SUFFIX = ".outpace"  #: of our own files, which a new run in an old directory deletes
 
 Scalars = dict[str, float]
 
 
 @cache
 def is_installed() -> bool:
-    """Whether TensorBoard can be written for. Imports it, which takes some 0.2 s: call it before training begins."""
+    """Whether TensorBoard's format can be written. Importing it takes some 0.2 s: call this before training begins."""
     try:
         import tensorboard.summary.writer.record_writer  # noqa: F401
         from tensorboard.compat.proto import event_pb2, summary_pb2  # noqa: F401
-    except Exception as error:  # a broken installation is as good as none
+    except Exception as error:  # a broken installation counts as none
         log.info("nothing is written for TensorBoard: %s. Install it with: pip install outpace[tensorboard]", error)
         return False
     return True
 
 
 def open_board(log_dir: str | os.PathLike[str], header: Header) -> Board | None:
-    """Where this rank's scalars go; None for all but rank 0, and if that is impossible. Never raises."""
+    """Where this rank's scalars go; None for all but rank 0, and where nothing can be written. Never raises."""
     if header.rank != 0 or not is_installed():
         return None
     try:
