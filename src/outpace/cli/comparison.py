@@ -31,6 +31,7 @@ ShowStep = Callable[[int, str], None]
 
 WIDE = 100  #: columns of a terminal that has room to spare
 LINE_EVERY_S = 10.0  #: how often a log gets a line about a run
+S = TypeVar("S", bound="DataclassInstance")
 
 
 class Watcher(Protocol):
@@ -100,9 +101,6 @@ class Lines:
     def _say(self, title: str, *words: str) -> None:
         text = f"{title}: {', '.join(filter(None, words))}"
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-S = TypeVar("S", bound="DataclassInstance")
 
 
 def replay(command: str, settings: S, usual: S, **others: str) -> str:

@@ -16,6 +16,9 @@ from typing import Any, TypeAlias
 
 from outpace.errors import InvalidRules
 
+Group: TypeAlias = tuple[int, ...]
+Partition: TypeAlias = list[Group]
+
 
 def generator(purpose: str, *numbers: int) -> random.Random:
     """A private generator for one purpose, equal wherever it is made. Text seeds are hashed with SHA-512."""
@@ -86,10 +89,6 @@ def _distances(step: int, world: int, peers: int) -> list[int]:
         return []
     sign = -1 if step * peers // count % 2 else 1
     return [sign << (step * peers + nth) % count for nth in range(peers)]
-
-
-Group: TypeAlias = tuple[int, ...]
-Partition: TypeAlias = list[Group]
 
 
 def group(rank: int, step: int, world: int, size: int) -> Group:

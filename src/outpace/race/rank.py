@@ -25,6 +25,8 @@ from outpace.race.systems import system
 from outpace.workloads import Workload, workload
 
 _NOT_AGREED = 2**62  #: no last step was agreed on yet
+POINTS = 32  #: of a curve, and one at its beginning
+BACKWARD = 2.0  #: times as long as the forward pass, as is usual
 
 
 class FinishLine:
@@ -72,10 +74,6 @@ class FinishLine:
     def _share_of_time(self, started: float) -> float:
         assert self._seconds is not None, "a race has a length"
         return (time.monotonic() - started) / self._seconds
-
-
-POINTS = 32  #: of a curve, and one at its beginning
-BACKWARD = 2.0  #: times as long as the forward pass, as is usual
 
 
 class Piece(NamedTuple):

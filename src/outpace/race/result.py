@@ -15,6 +15,9 @@ from outpace.observe.figures import late_share
 from outpace.spec import is_whole
 from outpace.workloads.base import Metric
 
+LEARNED = 0.98  #: of what the baseline learns is the target; its very end is a matter of luck
+BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -66,10 +69,6 @@ class Settings:
                 raise InvalidRules(f"{name}={value!r} must be more than 0")
         if not 0 <= self.compute_ms < math.inf:
             raise InvalidRules(f"compute_ms={self.compute_ms!r} must be a number of milliseconds, 0 or more")
-
-
-LEARNED = 0.98  #: of what the baseline learns is the target; its very end is a matter of luck
-BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
 
 
 class Point(NamedTuple):

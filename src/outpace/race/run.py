@@ -34,6 +34,7 @@ from outpace.workloads.base import Metric
 SYSTEMS = ("ddp", "allreduce", "eager-majority", "eager-solo", "wagma", "nonblocking")
 SCRIPT_SYSTEMS = ("allreduce", "eager-majority", "eager-solo")
 FAILURE = "failure.txt"  #: in the directory of an attempt that failed
+METRIC = Metric("training loss", higher_is_better=False)  #: all that is known of a script, if it gives step(loss=...)
 
 
 @dataclass(frozen=True)
@@ -136,9 +137,6 @@ def steps_of(settings: Settings) -> int | None:
     task = workload(settings.workload, settings.seed)
     epochs = task.race_epochs if settings.epochs is None else settings.epochs
     return max(1, round(epochs * task.steps_per_epoch))
-
-
-METRIC = Metric("training loss", higher_is_better=False)  #: all that is known of a script, if it gives step(loss=...)
 
 
 def check_script(settings: Settings, systems: list[str]) -> None:

@@ -32,6 +32,10 @@ from outpace.interface import Contents
 from outpace.job.environment import Place
 from outpace.job.store import MeetingStore
 
+log = logging.getLogger("outpace")
+PLACE = "returning"  #: in the store, beside the log
+_ASKED = "asked"  # how often anybody has asked
+
 
 class Start(NamedTuple):
     """Where the ranks of one optimizer meet, and who is asking."""
@@ -126,12 +130,6 @@ def _everybody(place: Place) -> list[str]:
 
 def _where(rank: int) -> str:
     return f"where/{rank}"
-
-
-log = logging.getLogger("outpace")
-
-PLACE = "returning"  #: in the store, beside the log
-_ASKED = "asked"  # how often anybody has asked
 
 
 class LogPosition(NamedTuple):

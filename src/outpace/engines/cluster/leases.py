@@ -15,6 +15,7 @@ from outpace.errors import OutpaceError
 
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 5.0
 LONGEST_SILENCE_S = 60.0  #: of the store
+log = logging.getLogger("outpace")
 
 
 def lease_s(timeout_s: float) -> float:
@@ -38,9 +39,6 @@ def store_s(timeout_s: float) -> float:
 def group_s(timeout_s: float) -> float:
     """How long connections between agents may be silent. Beyond the lease, which decides who is waited for."""
     return max(timeout_s, 4 * lease_s(timeout_s))
-
-
-log = logging.getLogger("outpace")
 
 
 class Leases:

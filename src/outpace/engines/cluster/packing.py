@@ -17,6 +17,7 @@ import torch
 PAGE = 65_536
 _PLACE, _COUNT = torch.int16, torch.int32
 _MIDDLE = PAGE // 2  #: places are numbered from -32,768: torch computes with signed numbers
+_HALF, _BITS = 1 << 15, 16
 
 
 def packed(vectors: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -53,9 +54,6 @@ def add_packed(message: torch.Tensor, vectors: Sequence[torch.Tensor]) -> None:
 
 def _pages(vectors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [page for vector in vectors for page in torch.split(vector, PAGE)]
-
-
-_HALF, _BITS = 1 << 15, 16
 
 
 def dtype_for(most: int) -> torch.dtype:

@@ -18,6 +18,9 @@ from outpace.engines.arena.life import Life
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.errors import OutpaceError, TimedOut
 
+MOST_STARTS, WITHIN_S = 5, 60.0
+_LOOK_S = 0.1
+
 
 class LaunchSpec(NamedTuple):
     """All that an agent needs to know. The job's key is in the arena."""
@@ -44,10 +47,6 @@ class LaunchSpec(NamedTuple):
 def cluster_of(name: str) -> str:
     """Where the agents of a job meet in the store."""
     return f"outpace/{name}/cluster"
-
-
-MOST_STARTS, WITHIN_S = 5, 60.0
-_LOOK_S = 0.1
 
 
 class AgentSupervisor:

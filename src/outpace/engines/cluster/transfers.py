@@ -24,6 +24,8 @@ from outpace.protocol.ledger import Ledger
 AT_THE_END = 2
 ROW, BUFFERS, SNAPSHOT = range(3)
 WithData = Publish | Swap | Snapshot | Sync | Finish  #: events that data goes with
+log = logging.getLogger("outpace")
+_REQUEST, _SIZE, _DATA = 1, 2, 3  # tags
 
 
 class Payload(NamedTuple):
@@ -82,11 +84,6 @@ def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
     if what == BUFFERS:
         return layout.buffer_row(number // layout.world, number % layout.world), layout.buffer_bytes
     return layout.state(number), layout.state_bytes
-
-
-log = logging.getLogger("outpace")
-
-_REQUEST, _SIZE, _DATA = 1, 2, 3  # tags
 
 
 class Transfers:

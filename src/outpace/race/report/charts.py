@@ -36,6 +36,7 @@ DECADES = 8  #: a loss that falls by more than this factor is drawn on a logarit
 SMALL_HEIGHT = 190
 MOST_RANKS = 128  #: bars that a small chart can hold
 MOST_BINS = 8  #: contributions that were later than this are counted together
+Part = tuple[str, Callable[[RankResult], float], dict[str, Any]]
 
 
 def target_bars(race: Race) -> dict[str, Any] | None:
@@ -247,9 +248,6 @@ def _target(race: Race, target: float, is_log: bool) -> dict[str, Any]:
         "font": {"size": 12, "color": INK},
     }
     return {"shapes": [{**line, "line": {"color": INK, "width": 1, "dash": "dot"}}], "annotations": [word]}
-
-
-Part = tuple[str, Callable[[RankResult], float], dict[str, Any]]
 
 
 def waiting_charts(race: Race) -> dict[str, dict[str, Any]]:

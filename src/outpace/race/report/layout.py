@@ -17,6 +17,10 @@ from outpace.race.result import Race
 
 MOST_POINTS = 300  #: of a curve; more cannot be seen
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+HUES = 6  #: besides grey; page.css has as many
+INK, MUTED, GRID, SURFACE, HOVER = (f"var(--{name})" for name in ("ink", "muted", "grid", "surface", "raised"))
+WAIT, WAIT_LINE, APPLY, ARROW = (f"var(--{name})" for name in ("wait", "wait-line", "apply", "arrow"))
+CLEAR = "rgba(0,0,0,0)"
 
 
 def figure(traces: list[Any], height: int, **layout: Any) -> dict[str, Any]:
@@ -67,13 +71,6 @@ def thinned(points: list[Any], most: int = MOST_POINTS) -> list[Any]:
         return points
     step = (len(points) - 1) / (most - 1)
     return [points[round(index * step)] for index in range(most)]
-
-
-HUES = 6  #: besides grey; page.css has as many
-
-INK, MUTED, GRID, SURFACE, HOVER = (f"var(--{name})" for name in ("ink", "muted", "grid", "surface", "raised"))
-WAIT, WAIT_LINE, APPLY, ARROW = (f"var(--{name})" for name in ("wait", "wait-line", "apply", "arrow"))
-CLEAR = "rgba(0,0,0,0)"
 
 
 class Look(NamedTuple):
