@@ -140,7 +140,7 @@ def test_ranks_that_end_with_different_weights_are_reported() -> None:
             with torch.no_grad():
                 next(task.models[1].parameters()).add_(1)
 
-    with pytest.raises(OutpaceError, match="rank 1 ended with other weights than rank 0"):
+    with pytest.raises(OutpaceError, match="rank 1 and rank 0 ended with different weights"):
         simulate_training("allreduce", Scenario(ranks=3, steps=4), task, watch=spoil)
 
 
