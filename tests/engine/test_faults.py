@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
-import ranks
-from test_rounds import agree, contributions
 
 import outpace
 from outpace.engines.arena.faults import POINTS
+from tests.support import ranks
+from tests.support.agreement import agree, contributions
 
 WORLD, STEPS, VICTIM = 4, 150, 3
 PADDING = 300_000  # several chunks, so that a reduction can be stopped between two of them

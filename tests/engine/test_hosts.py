@@ -2,15 +2,14 @@
 
 from collections import Counter
 
-import family
 import pytest
-import ranks
 import torch
-from test_family import CHOICES, check
-from test_rounds import contributions
 
 import outpace
 from outpace import strategies
+from tests.support import family, ranks
+from tests.support.agreement import contributions
+from tests.support.family_checks import CHOICES, check
 
 ON_THREE = ("eager-majority", "wagma", "d-psgd", "ad-psgd", "sgp", "dsgd-aau", "ringmaster")
 

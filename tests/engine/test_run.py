@@ -8,8 +8,9 @@ import sys
 from collections import Counter
 
 import pytest
-from jobs import SCRIPT, running, training
-from test_launch import exists, until
+
+from tests.support.jobs import SCRIPT, running, training
+from tests.support.processes import exists, until
 
 
 def agree(job) -> None:

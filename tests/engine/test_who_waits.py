@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import family
 import pytest
-import ranks
-from family import BETWEEN_STEPS, VICTIMS_STEPS, Board, Seen
 
 import outpace
+from tests.support import family, ranks
+from tests.support.family import BETWEEN_STEPS, VICTIMS_STEPS, Board, Seen
 
 WORLD, VICTIM = 4, 2
 OTHERS = [rank for rank in range(WORLD) if rank != VICTIM]

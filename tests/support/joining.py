@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import os
-import sys
+import runpy
 from pathlib import Path
 
 import torch
-from ranks import digest, my_rank
-from store_faults import optimizer
-from strangers import at, stranger
 
 import outpace
 from outpace.engines.arena.log import RECORD_BYTES
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
 from outpace.engines.cluster.store_log import _HEAD, MOST_RECORDS
+from tests.support.ranks import digest, my_rank
+from tests.support.store_faults import optimizer
+from tests.support.strangers import at, stranger
 
 TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch
 FIRST_ENTRY = at("log/0")
@@ -33,10 +33,7 @@ def train() -> str:
 
 def train_without_pickles() -> str:
     """The agents see to it themselves: they find the same directory."""
-    sys.path.insert(0, str(Path(__file__).parent / "no_pickles"))
-    import sitecustomize
-
-    sitecustomize.refuse()
+    runpy.run_path(str(Path(__file__).with_name("no_pickles") / "sitecustomize.py"))["refuse"]()
     return train()
 
 

@@ -6,13 +6,13 @@ import json
 import math
 import time
 
-import ranks
 import torch
-from features import batches, loss_of, plain
-from ranks import TIMEOUT_S, digest, my_rank, world
 from torch.nn.parallel import DistributedDataParallel
 
 import outpace
+from tests.support import ranks
+from tests.support.features import batches, loss_of, plain
+from tests.support.ranks import TIMEOUT_S, digest, my_rank, world
 
 
 def flat(model: torch.nn.Module) -> torch.Tensor:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numbers_of_a_step
 import torch
-from ranks import TIMEOUT_S, digest, my_rank, world
 
 import outpace
+from tests.support import numbers_of_a_step
+from tests.support.ranks import TIMEOUT_S, digest, my_rank, world
 
 SHAPES = [(500, 300), (40,)]  #: two chunks, one of them with two tensors
 

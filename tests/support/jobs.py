@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from test_launch import exists, hear_ctrl_c, until
+from tests.support.processes import exists, finding_tests, hear_ctrl_c, until
 
-HERE = Path(__file__).parent
-SCRIPT = HERE / "supervised_rank.py"
+SCRIPT = Path(__file__).with_name("supervised_rank.py")
 
 
 class Job:
@@ -26,7 +25,12 @@ class Job:
         command = [sys.executable, "-m", "outpace", "run", "-n", str(ranks), *options, *program]
         with (directory / "stderr").open("wb") as errors, (directory / "stdout").open("wb") as output:
             self.process = subprocess.Popen(
-                command, stdout=output, stderr=errors, start_new_session=True, preexec_fn=hear_ctrl_c
+                command,
+                env=finding_tests(),
+                stdout=output,
+                stderr=errors,
+                start_new_session=True,
+                preexec_fn=hear_ctrl_c,
             )
 
     def has(self, rank: int, what: str, life: int = 1) -> bool:

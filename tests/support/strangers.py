@@ -11,13 +11,13 @@ from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
-from host_faults import agents_of, parent_of
-from ranks import Counter, Report, digest, my_rank
 from torch.distributed import TCPStore
 
 import outpace
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
+from tests.support.host_faults import agents_of, parent_of
+from tests.support.ranks import Counter, Report, digest, my_rank
 
 TIMEOUT_S = 60.0  # on a busy machine an agent takes long to import torch
 AFTER = 15  #: steps before the stranger comes

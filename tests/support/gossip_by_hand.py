@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from by_hand import Maker, Table, Walk, noise, quadratics, walk
 from torch import Tensor
 
 from outpace.strategies import strategy
+from tests.support.by_hand import Maker, Table, Walk, noise, quadratics, walk
 
 MINIMA = noise(6, 4, seed=4)
 START = [1.0, -2.0, 0.5, 0.0]

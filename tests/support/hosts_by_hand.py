@@ -14,10 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import host_faults
-
 from outpace.launching.leash import die_with_parent
 from outpace.launching.places import environment_of, open_store
+from tests.support import host_faults
 
 
 class Ranks:

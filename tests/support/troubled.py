@@ -12,13 +12,12 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import features
-import ranks
 import torch
-from ranks import TIMEOUT_S, digest, my_rank, world
 
 import outpace
 from tests.faults.soak.diary import Diary
+from tests.support import features, ranks
+from tests.support.ranks import TIMEOUT_S, digest, my_rank, world
 
 MOST_STEPS = 4000  # that weights have room for
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 
 import torch
-from features import batches, loss_of, plain
-from ranks import TIMEOUT_S, my_rank, small_model
 
 import outpace
+from tests.support.features import batches, loss_of, plain
+from tests.support.ranks import TIMEOUT_S, my_rank, small_model
 
 
 def another_model(kind: str) -> None:

@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 
 import torch
-from ranks import my_rank
 
 import outpace
 from outpace.engines.arena.rendezvous import Meeting
+from tests.support.ranks import my_rank
 
 Told = tuple[str, str, float]  #: which error, its words, seconds until it came
 

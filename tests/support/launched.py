@@ -10,9 +10,10 @@ import time
 from pathlib import Path
 
 import torch
-from ranks import TIMEOUT_S, Counter, Report, digest, my_rank
 
 import outpace
+from tests.support.processes import finding_tests
+from tests.support.ranks import TIMEOUT_S, Counter, Report, digest, my_rank
 
 STEPS = 120
 
@@ -77,7 +78,7 @@ def killed_and_restarted() -> dict[str, object] | None:
 
 
 def start_rank(rank: int) -> subprocess.Popen[str]:
-    env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank)}
+    env = finding_tests(RANK=str(rank), LOCAL_RANK=str(rank))
     command = [sys.executable, __file__, "count_alone", "10"]
     return subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from ranks import TIMEOUT_S, my_rank, world
 
 import outpace
 from outpace.engines.arena import log
+from tests.support.ranks import TIMEOUT_S, my_rank, world
 
 MICROBATCHES = 4
 VICTIMS_STEPS = 10  # steps of a rank before it is stopped or killed

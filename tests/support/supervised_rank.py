@@ -14,10 +14,10 @@ import time
 from pathlib import Path
 
 import torch
-from ranks import TIMEOUT_S, Report, digest, my_rank, recorder, world
 
 import outpace
 from outpace.engines.arena.rendezvous import Meeting
+from tests.support.ranks import TIMEOUT_S, Report, digest, my_rank, recorder, world
 
 LIFE = int(os.environ.get("OUTPACE_LIFE", "1"))
 LIVES, STEPS = 4, 10_000  # at most, which weights have room for

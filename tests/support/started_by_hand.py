@@ -16,12 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from ranks import TIMEOUT_S, digest, lost, small_model
 from torch.nn.parallel import DistributedDataParallel
 
 import outpace
 from outpace.job import environment
 from outpace.protocol.members import FINISHED
+from tests.support.ranks import TIMEOUT_S, digest, lost, small_model
 
 WORLD = 3
 

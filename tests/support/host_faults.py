@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from family import Board
-from ranks import Counter, Report, digest, lost, my_rank
+from tests.support.family import Board
+from tests.support.ranks import Counter, Report, digest, lost, my_rank
 
 TIMEOUT_S = 25.0  # a host may be silent for 2.5 s
 PATIENCE_S = 90.0  # no measure of anything: a hang becomes an error

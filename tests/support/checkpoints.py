@@ -8,14 +8,13 @@ import signal
 import time
 from pathlib import Path
 
-import features
-import ranks
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from ranks import TIMEOUT_S, digest, my_rank, world
 
 import outpace
+from tests.support import features, ranks
+from tests.support.ranks import TIMEOUT_S, digest, my_rank, world
 
 
 class KilledWhileWriting(dcp.FileSystemWriter):

@@ -9,15 +9,14 @@ import signal
 import time
 from pathlib import Path
 
-import features
-import ranks
 import torch
-from ranks import TIMEOUT_S, digest, my_rank, world
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader
-from worker_rows import Rows
 
 import outpace
+from tests.support import features, ranks
+from tests.support.ranks import TIMEOUT_S, digest, my_rank, world
+from tests.support.worker_rows import Rows
 
 
 def be_uneven() -> None:

@@ -8,11 +8,11 @@ import random
 import time
 from pathlib import Path
 
-import ranks
 import torch
-from ranks import TIMEOUT_S, digest, my_rank, world
 
 import outpace
+from tests.support import ranks
+from tests.support.ranks import TIMEOUT_S, digest, my_rank, world
 
 
 def plain(model: torch.nn.Module, strategy: str = "allreduce", **options) -> outpace.DistributedOptimizer:
