@@ -32,8 +32,9 @@ from outpace.engines.cluster.store_log import Entry, StoreLog
 from outpace.engines.cluster.watch import ClusterWatch
 from outpace.errors import TimedOut
 from outpace.interface import Contents
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Agent, Arrive, Claim, Event, Join, Snapshot, Tell
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import OutcomeKind
 from outpace.protocol.results import Results
 from outpace.protocol.rules import Rules
 
@@ -95,10 +96,10 @@ class Host:
         self.ranks = {rank: self.watch(rank) for rank in RANKS}
         self.unfolded: dict[int, tuple[int, int]] = {}  # rank -> what it has told last, until it has folded that
         self.start_agent()
-        self.say_elsewhere([Event(Kind.AGENT, 1, 1), Event(Kind.JOIN, ELSEWHERE, 1)])
-        self.inbox.put(Event(Kind.AGENT, 0, 1), 0)
+        self.say_elsewhere([Agent(1, 1), Join(ELSEWHERE, 1)])
+        self.inbox.put(Agent(0, 1), 0)
         for rank in RANKS:
-            self.ranks[rank].log.append(Event(Kind.JOIN, rank, 1))
+            self.ranks[rank].log.append(Join(rank, 1))
         self.commit()
         self.deliver()
         self.snapshot(0)  # what a log that is cut is read from
@@ -156,7 +157,7 @@ class Host:
         """The rank is stopped before it looks whether that is in the log."""
         if rank not in self.unfolded:
             self.unfolded[rank] = number, _ = next(self.serials), 0
-            self.ranks[rank].log.append(Event(Kind.TELL, rank, 1, number, value=1.0))
+            self.ranks[rank].log.append(Tell(rank, 1, number, 0, 1.0))
 
     def wake(self, rank: int) -> None:
         """The rank goes on. It waits if what it told is not in this host's log, and only then."""
@@ -177,10 +178,10 @@ class Host:
             return
         watch.refresh()
         buffer = watch.ledger.snapshots.free_buffer(rank)
-        self.append(watch, Event(Kind.CLAIM, rank, 1, place=buffer))
+        self.append(watch, Claim(rank, 1, buffer))
         version, position = next(self.versions), watch.position
         self.snapshots.write(buffer, Contents([], {}), watch.ledger.to_state(version), position)
-        self.append(watch, Event(Kind.SNAPSHOT, rank, 1, position, version, buffer))
+        self.append(watch, Snapshot(rank, 1, buffer, version, position))
         self.snapshots.announce(buffer)
         watch.log.cut(position)
 
@@ -207,7 +208,7 @@ class Host:
             self.log_elsewhere.commit(0, records)
 
     def tell_elsewhere(self, number: int) -> None:
-        self.say_elsewhere([Event(Kind.TELL, ELSEWHERE, 1, next(self.serials)) for _ in range(number)])
+        self.say_elsewhere([Tell(ELSEWHERE, 1, next(self.serials), 0, 0.0) for _ in range(number)])
 
 
 def known(ledger: Ledger) -> str:
@@ -270,11 +271,27 @@ def test_one_whose_record_is_there_does_not_wait_for_what_an_agent_that_was_kill
     assert set(host.unfolded) == {2}
 
 
+def test_an_append_answers_for_its_own_event_once_that_is_back(host, monkeypatch):
+    def agent_at_work(_) -> None:
+        host.commit()
+        host.deliver()
+
+    monkeypatch.setattr(NoAgentToStart, "look", agent_at_work)
+    one, other = host.ranks[1], host.ranks[2]
+    one.refresh()
+    buffer = one.ledger.snapshots.free_buffer(1)
+    host.inbox.put(Claim(2, 1, buffer), 0)  # said by another rank of the host before
+    assert one.append(Claim(1, 1, buffer)).kind is OutcomeKind.IGNORED
+    assert other.append(Snapshot(2, 1, buffer, next(host.versions), 0)).kind is OutcomeKind.TAKEN
+    assert one.append(Arrive(1, 1, 1, 0, 0)).kind is OutcomeKind.ON_TIME
+    assert one.append(Arrive(1, 1, 1, 0, 0)).kind is OutcomeKind.REPEATED
+
+
 def test_the_inbox_and_the_log_take_no_more_room_the_longer_it_goes_on(host):
     most, pages = 0, 20
     for _ in range(pages):
         for _ in range(PAGE // RECORD_BYTES):
-            host.append(host.ranks[1], Event(Kind.TELL, 1, 1))
+            host.append(host.ranks[1], Tell(1, 1, 0, 0, 0.0))
         host.snapshot(0)
         most = max(most, held_bytes(host.files.inbox), held_bytes(host.files.log))
     assert os.fstat(host.files.inbox).st_size >= pages * PAGE

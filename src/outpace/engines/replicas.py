@@ -15,7 +15,7 @@ from outpace.engines.company import Company
 from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.sums import weighted_sum
 from outpace.interface import Contents, Notes, Replica, Result, Work
-from outpace.protocol.events import Kind
+from outpace.protocol.events import Claim, Snapshot, Sync
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 from outpace.protocol.snapshots import SnapshotPlace
@@ -143,7 +143,8 @@ class ReplicaEngine(SharingEngine):
             self._replica.begin_anew()
         generation = self.ledger.sync.generation
         self._leave_buffers(generation % 2)
-        self._say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1, self.steps)
+        resume = 0 if resume_round is None else resume_round + 1
+        self._append(Sync(self.rank, self.incarnation, generation, resume, self.steps))
         purpose = "in synchronize() for every rank that has data left"
         self._company.wait_begins(self.now_s())
 
@@ -318,12 +319,12 @@ class ReplicaEngine(SharingEngine):
     async def _write_snapshot(self, anew: bool = False) -> None:
         """`anew`: it takes the place of one of the same version, if no round went on from that yet."""
         buffer = self.ledger.snapshots.free_buffer(self.rank)
-        self._say(Kind.CLAIM, place=buffer)
+        self._append(Claim(self.rank, self.incarnation, buffer))
         if self.ledger.snapshots.claims.get(buffer) != (self.rank, self.incarnation):
             return  # another rank was quicker; its snapshot serves as well
         version, position = self._replica.version, self._position()
         await self._save(buffer, position)
-        self._say(Kind.SNAPSHOT, position, version, buffer, samples=float(anew))
+        self._append(Snapshot(self.rank, self.incarnation, buffer, version, position, anew))
         if self.ledger.snapshots.latest == (buffer, version, position):
             self._saved(buffer, position)
             if anew:

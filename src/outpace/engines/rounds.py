@@ -12,8 +12,9 @@ from typing import Any
 
 from outpace.errors import OutpaceError, TrainingOver
 from outpace.interface import Ticket, Work
-from outpace.protocol.events import Event, Kind, arrival_of
+from outpace.protocol.events import Arrive, Event, Finish, Join, Tell
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.rules import Rules
 
 
@@ -61,8 +62,8 @@ class RoundEngine(ABC):
         """Takes in what is new in the log."""
 
     @abstractmethod
-    def _append(self, event: Event) -> str:
-        """Appends, and returns in words what became of it."""
+    def _append(self, event: Event) -> Outcome:
+        """Appends, and returns what became of it."""
 
     @abstractmethod
     async def _until(self, predicate: Callable[[], bool], purpose: str) -> None:
@@ -96,7 +97,7 @@ class RoundEngine(ABC):
         self.came_late = self.ledger.started
         known = self.ledger.members.by_rank.get(self.rank)
         self.incarnation = 1 if known is None else known.incarnation + 1
-        self._say(Kind.JOIN)
+        self._append(Join(self.rank, self.incarnation))
         if self.ledger.over:
             raise TrainingOver(why_over(self.rank))
         await self._until(lambda: self.ledger.started, "for every rank to join")
@@ -106,7 +107,7 @@ class RoundEngine(ABC):
     def leave(self, for_good: bool = False) -> None:
         """Says once that no more data comes, without waiting for anybody; `for_good`, that this process ends, too."""
         if not self.has_left or for_good:
-            self._say(Kind.FINISH, place=int(for_good))
+            self._append(Finish(self.rank, self.incarnation, for_good))
             self.has_left = True  # only now: interrupted before, it has to be said again, which does no harm
 
     # -- what strategies call --------------------------------------------------------------------------------------
@@ -134,21 +135,22 @@ class RoundEngine(ABC):
         self, row: int, version: int, samples: float, planned: float = 1.0, pieces: int = 1, is_part: bool = False
     ) -> Ticket:
         self._steps += 1
-        attempt = arrival_of(pieces, is_part)
-        reason = self._append(
-            Event(Kind.ARRIVE, self.rank, self.incarnation, self._steps, version, row, attempt, samples, planned)
+        outcome = self._append(
+            Arrive(self.rank, self.incarnation, self._steps, version, row, samples, planned, pieces, is_part)
         )
-        if reason.startswith("ignored") and "arrived before" not in reason:
+        if outcome.kind is OutcomeKind.IGNORED:
             raise OutpaceError(
-                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
-                "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
+                f"[rank {self.rank} - round {version}] this contribution was not taken in ({outcome.reason}): this "
+                "rank was replaced, or an earlier synchronize() or finish() was interrupted. Make a new "
+                "DistributedOptimizer"
             )
-        is_dropped = "dropped" in reason  # recorded as such: nobody need compute it again
-        is_kept = (is_dropped or reason.startswith("too late")) and self._keeps(self._steps)
-        taken = is_dropped or is_kept or not reason.startswith("too late")
-        entered = self.ledger.members.by_rank[self.rank].last_round
+        is_dropped = outcome.kind is OutcomeKind.DROPPED  # recorded as such: nobody need compute it again
+        is_too_late = outcome.kind is OutcomeKind.TOO_LATE
+        is_kept = (is_dropped or is_too_late) and self._keeps(self._steps)
+        taken = is_kept or not is_too_late
+        entered = self.ledger.members.by_rank[self.rank].last_round if outcome.round < 0 else outcome.round
         waits = taken and not is_dropped and not is_part and self.rules.counts(entered - version)
-        return Ticket(self._steps, entered, waits, reason, taken)
+        return Ticket(self._steps, entered, waits, outcome.reason, taken)
 
     def begin_computing(self) -> None:
         """A step begins here: for strategies that look at the clock."""
@@ -160,7 +162,7 @@ class RoundEngine(ABC):
 
     def tell(self, step: int, index: int, value: float) -> None:
         """Tells all ranks a number."""
-        self._append(Event(Kind.TELL, self.rank, self.incarnation, step, place=index, value=value))
+        self._append(Tell(self.rank, self.incarnation, step, index, value))
 
     async def help(self) -> None:
         """Does what there is to be done for a sealed round. Where nobody else need do it, nothing."""
@@ -187,10 +189,6 @@ class RoundEngine(ABC):
         """Waits until all rounds below this number are complete."""
         if self.ledger.complete < version:
             await self._until(lambda: self.ledger.complete >= version, purpose)
-
-    def _say(self, kind: Kind, step: int = 0, round_: int = 0, place: int = 0, samples: float = 0.0) -> str:
-        """Appends an event about this rank itself."""
-        return self._append(Event(kind, self.rank, self.incarnation, step, round_, place, 0, samples))
 
     async def _free_row(self) -> int:
         """A row to write into. Both can be taken only for a moment, after this rank was restarted."""

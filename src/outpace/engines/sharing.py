@@ -13,14 +13,15 @@ from typing import Any
 
 from outpace.engines.rounds import RoundEngine
 from outpace.interface import Notes, Work
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Publish, Read, Swap, Withdraw
 from outpace.protocol.hosts import address
+from outpace.protocol.outcome import OutcomeKind
 from outpace.protocol.publications import Frozen, Publication, Shelf
 from outpace.protocol.published import EVERYBODY, Published
 from outpace.protocol.rules import Rules
 
 Term = tuple[Publication, float]
-UNDONE = ("ignored", "unknown")  #: what became of a swap that did not take effect, or may not have: it is done again
+UNDONE = (OutcomeKind.IGNORED, OutcomeKind.UNKNOWN)  #: a swap that did not take effect, or may not have, is done again
 
 
 class SharingEngine(RoundEngine):
@@ -102,7 +103,7 @@ class SharingEngine(RoundEngine):
         shelf = self._shelves[self.rank]
         generation, count = shelf.generation if shelf.current is None else self._based_on, shelf.count
         await self._write(self._published.next_row(self.rank), notes)
-        self._say(Kind.PUBLISH, iteration, generation, samples=address(self.rules, readers))
+        self._append(Publish(self.rank, self.incarnation, iteration, generation, address(self.rules, readers)))
         if self._shelves[self.rank].count == count:
             return False
         self._based_on = generation + 1
@@ -131,7 +132,7 @@ class SharingEngine(RoundEngine):
         await self._travel([place.rank for place, _ in terms if place.rank != self.rank], together)
         self._take(self._sum(terms, own), self._mixed_notes(terms, own))
         if any(place.rank != self.rank for place, _ in terms):
-            self._say(Kind.READ, read)
+            self._append(Read(self.rank, self.incarnation, read))
 
     async def until_frozen(self, iteration: int) -> Frozen:
         """Waits for the freeze that this rank's publication of an iteration is in, or came too late for."""
@@ -164,7 +165,7 @@ class SharingEngine(RoundEngine):
                 return False
             self._take(mean, ())
         if frozen is not None and is_held:
-            self._say(Kind.READ, frozen.number)
+            self._append(Read(self.rank, self.incarnation, frozen.number))
         return True
 
     async def mix_frozen(self, frozen: Frozen, weights: Mapping[int, float], own: float = 0.0) -> bool:
@@ -193,8 +194,7 @@ class SharingEngine(RoundEngine):
             summed, notes = self._sum(terms, 0.0), self._mixed_notes(terms)
             for row in rows:
                 self._write_sum(row, summed)
-            event = Event(Kind.SWAP, self.rank, self.incarnation, generations[1], generations[0], peer)
-            if not self._append(event).startswith(UNDONE):
+            if self._append(Swap(self.rank, self.incarnation, peer, *generations)).kind not in UNDONE:
                 self._based_on = generations[0] + 1
                 self._take(summed, notes)
                 return True
@@ -220,7 +220,7 @@ class SharingEngine(RoundEngine):
             await self.rebase()
             if self._shelves[self.rank].current is None:
                 return
-            self._say(Kind.WITHDRAW, round_=self._based_on)
+            self._append(Withdraw(self.rank, self.incarnation, self._based_on))
 
     # -- details ---------------------------------------------------------------------------------------------------
 

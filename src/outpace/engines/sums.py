@@ -15,6 +15,7 @@ import torch
 
 from outpace.codecs import codec, contribution_seed
 from outpace.codecs.base import add_rows
+from outpace.protocol.events import Done
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 from outpace.vector import Chunk, accumulator, view
@@ -200,3 +201,9 @@ def weighted_sum(rows: Sequence[tuple[Sequence[torch.Tensor], float]]) -> list[t
     if same and factor != 1.0:
         torch._foreach_mul_(wide, factor)
     return wide
+
+
+def done(host: int, sealed: Round, clip: float) -> Done:
+    """The event that ends an attempt, with the factor that `RowSums.clip` found."""
+    is_void = math.isnan(clip)
+    return Done(host, sealed.number, sealed.attempt, sealed.slot, 1.0 if is_void else clip, is_void)

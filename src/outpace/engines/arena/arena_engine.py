@@ -29,6 +29,7 @@ from outpace.errors import OutpaceError
 from outpace.interface import Contents, Notes, Replica, Result, Work, run
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.vector import VectorLayout
@@ -126,9 +127,8 @@ class ArenaEngine(ReplicaEngine):
     def _look(self) -> None:
         self._watch.refresh()
 
-    def _append(self, event: Event) -> str:
-        self._watch.append(event)
-        return self._watch.placed
+    def _append(self, event: Event) -> Outcome:
+        return self._watch.append(event)
 
     def _position(self) -> int:
         return self._watch.position

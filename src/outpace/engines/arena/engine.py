@@ -13,7 +13,7 @@ from outpace.engines.arena.reduction import Reduction
 from outpace.engines.arena.watch import Watch
 from outpace.engines.sums import RowSums
 from outpace.job.environment import cores
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Attempt, Event
 from outpace.protocol.round import Round
 
 
@@ -72,7 +72,7 @@ class LocalEngine(ArenaEngine):
         if free is None:
             return None
         self._faults.at("opening-attempt", sealed.number)
-        return Event(Kind.ATTEMPT, self.rank, round=sealed.number, place=free, attempt=sealed.attempt + 1)
+        return Attempt(sealed.number, sealed.attempt + 1, free)
 
     def _is_current(self, sealed: Round) -> bool:
         self._watch.refresh()

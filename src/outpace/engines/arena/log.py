@@ -15,12 +15,42 @@ from zlib import crc32
 
 from outpace.engines.arena import order
 from outpace.errors import ArenaInvalid
+from outpace.protocol import events as ev
 from outpace.protocol.events import Event
 
 RECORD_BYTES = 64
-# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum
-_RECORD = struct.Struct("<BxHIQQIIddQI4x")
-_CHECKED_BYTES = 56
+# A record: its kind, the fields of that kind, the time (8 bytes) and the checksum of all that (4).
+_FIELDS: tuple[tuple[type[Event], str], ...] = (  # a kind's number, its place here counted from 1, never changes
+    (ev.Join, "HI"),
+    (ev.Arrive, "HIQQIddI?"),
+    (ev.Seal, "Q"),
+    (ev.Attempt, "QII"),
+    (ev.Refuse, "HIQQ"),
+    (ev.Done, "HQIId?"),
+    (ev.Sync, "HIQQQ"),
+    (ev.Finish, "HI?"),
+    (ev.Dead, "HI"),
+    (ev.Claim, "HII"),
+    (ev.Snapshot, "HIIQQ?"),
+    (ev.Publish, "HIQQQ"),
+    (ev.Read, "HIQ"),
+    (ev.Swap, "HIHQQ"),
+    (ev.Tell, "HIQId"),
+    (ev.Withdraw, "HIQ"),
+    (ev.Agent, "HI"),
+    (ev.Gone, "HI"),
+)
+_TIME_AT, _CHECKED_BYTES = 48, 56
+_END = struct.Struct("<I4x")
+
+
+def _record(fields: str) -> struct.Struct:
+    unused = _TIME_AT - struct.calcsize(f"<B{fields}")
+    return struct.Struct(f"<B{fields}{unused}xQ")
+
+
+_ENCODING = {kind: (number, _record(fields)) for number, (kind, fields) in enumerate(_FIELDS, 1)}
+_DECODING = {number: (kind._make, record) for kind, (number, record) in _ENCODING.items()}
 READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a second read
 _READ_BYTES = RECORD_BYTES * READ_RECORDS
 CUT_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
@@ -33,23 +63,25 @@ class LogCut(Exception):
 
 def encode(event: Event, time_ns: int = 0) -> bytes:
     """An event as one record, with the time it is appended at."""
-    body = _RECORD.pack(*event[:-1], time_ns, 0)[:_CHECKED_BYTES]
-    return body + crc32(body).to_bytes(4, "little") + bytes(4)
+    number, record = _ENCODING[type(event)]
+    body = record.pack(number, *event[:-1], time_ns)
+    return body + _END.pack(crc32(body))
 
 
 def decode(records: bytes) -> list[Event]:
     """Whole records as events. Raises for one that was damaged, or given back."""
-    events, start = [], 0
-    for fields in _RECORD.iter_unpack(records):
-        if not fields[0]:
+    events: list[Event] = []
+    for start in range(0, len(records), RECORD_BYTES):
+        number, end = records[start], start + _CHECKED_BYTES
+        if not number:
             raise LogCut  # a hole reads as zeros, and no event has kind 0
-        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-1]:
+        if number not in _DECODING or _END.unpack_from(records, end)[0] != crc32(records[start:end]):
             raise ArenaInvalid(
                 "a record of the shared log is damaged: something else wrote into this job's memory. "
                 "Nothing was applied from it; restart from the last checkpoint"
             )
-        events.append(Event._make(fields[:-1]))
-        start += RECORD_BYTES
+        make, record = _DECODING[number]
+        events.append(make(record.unpack_from(records, start)[1:]))
     return events
 
 
@@ -90,8 +122,8 @@ class Log:
         return time.monotonic_ns()
 
     def append(self, event: Event) -> None:
-        """Adds an event. Takes about a microsecond and cannot be torn."""
-        append(self._fd, encode(event, self.now_ns()))
+        """Adds an event as it is, with its time. Takes about a microsecond and cannot be torn."""
+        append(self._fd, encode(event, event.time_ns))
 
     def close(self) -> None:
         """Its file is about to be closed, and the number may be another file's then."""

@@ -19,16 +19,19 @@ from outpace.engines.arena.log import READ_RECORDS, RECORD_BYTES, Log, LogCut
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.errors import BelowQuorum, OutpaceError, TimedOut
 from outpace.job.environment import cores
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Dead, Event, Seal
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.rules import Rules
 
 PROBE_S = 0.1
 SPIN_S = 0.0002  #: a wait begins with looking out for so long, where each rank has a core: waking up takes as long
 ASLEEP_S = 1.0  #: who did not even look for so long was stopped; several times what the longest rest takes
 LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
-_ANSWERED = (Kind.ARRIVE, Kind.PUBLISH, Kind.SWAP)  #: a rank wants to know what became of these
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
+_PASSED_OVER = Outcome(
+    OutcomeKind.UNKNOWN, "unknown: this rank was away, and what it gave away last was folded by others"
+)
 
 
 @dataclass(slots=True)
@@ -63,7 +66,6 @@ class Watch:
         self._fold = Fold(Ledger(rules, host))
         self.waited_s = 0.0
         self.helpers = 0  #: how many waiters a sealed round is worth waking for
-        self.placed = ""  #: what became of what this rank last gave away, in words
         self.log = log
         self._snapshots = snapshots
         self._bell = bell
@@ -71,6 +73,7 @@ class Watch:
         self._faults = faults
         self._timeout_s = timeout_s
         self._spin_s = SPIN_S if rules.world <= cores() else 0.0  # else it would take a core from somebody who works
+        self._appended: dict[int, tuple[Event, Outcome]] = {}  # by its time, what is being appended here
         self._probed = 0.0
         self._shown = 0
 
@@ -103,12 +106,13 @@ class Watch:
             except LogCut:
                 fold = self._fold_of_snapshot()
                 continue
-            apply = fold.ledger.apply
+            apply, appended = fold.ledger.apply, self._appended
             for event in events:
-                reason = apply(event)
+                outcome = apply(event)
                 fold.position += RECORD_BYTES
-                if event[1] == self.rank and event[0] in _ANSWERED:
-                    self.placed = reason
+                time_ns = event[-1]
+                if time_ns in appended and _is_same(appended[time_ns][0], event):
+                    appended[time_ns] = (event, outcome)
             if len(events) < READ_RECORDS:
                 break
         fold.by = 0
@@ -121,7 +125,6 @@ class Watch:
             buffer = self._snapshots.hinted()
             plain = None if buffer is None else self._snapshots.read_plain(buffer)
             if plain is not None:
-                self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
                 return Fold(Ledger.from_state(before.rules, plain["ledger"], before.host), plain["position"])
             if time.monotonic() - began > self._timeout_s:
                 raise TimedOut(
@@ -131,14 +134,23 @@ class Watch:
                 )
             time.sleep(SLICE_S)  # it is being overwritten, and a newer one is about to be hinted at
 
-    def append(self, event: Event) -> None:
-        """Appends in this rank's name, folds, and wakes the others if there is something to wake up for."""
+    def append(self, event: Event) -> Outcome:
+        """Appends in this rank's name, folds, and wakes the others if there is something to wake up for.
+
+        Returns what became of this very event, unknown only if a snapshot was adopted that is from after it.
+        """
         ledger = self.ledger
         news, sealed, round_ = ledger.news, ledger.reducing, ledger.round
         self._faults.at("before-append", round_)
-        self.log.append(event)
-        self._faults.at("after-append", round_)
-        self._until_folded()
+        event = event._replace(time_ns=self.log.now_ns())
+        self._appended[event.time_ns] = (event, _PASSED_OVER)  # before it is there: a signal handler may fold it
+        try:
+            self.log.append(event)
+            self._faults.at("after-append", round_)
+            self._until_folded()
+            _, outcome = self._appended[event.time_ns]
+        finally:
+            self._appended.pop(event.time_ns, None)
         ledger = self.ledger
         if ledger.news != news:
             self._faults.at("before-wake", round_)
@@ -146,6 +158,7 @@ class Watch:
         elif self.helpers and ledger.reducing is not None and ledger.reducing is not sealed:
             self._faults.at("before-wake", round_)
             self._bell.ring(self.helpers)
+        return outcome
 
     def _until_folded(self) -> None:
         """Takes in what was appended just now."""
@@ -211,7 +224,7 @@ class Watch:
         left = self._grace_left_s()
         if left is None or left > 0:
             return False
-        self.append(Event(Kind.SEAL, self.rank, round=self.ledger.sealable))
+        self.append(Seal(self.ledger.sealable))
         return True
 
     def living(self) -> list[int]:
@@ -235,7 +248,7 @@ class Watch:
             if m.alive and m.rank != self.rank and here[m.rank] == self.ledger.host and not self._life.lives(m.rank)
         ]
         for member in gone:
-            self.append(Event(Kind.DEAD, member.rank, member.incarnation))
+            self.append(Dead(member.rank, member.incarnation))
         return bool(gone)
 
     def _timed_out(self, purpose: str) -> str:
@@ -251,3 +264,8 @@ class Watch:
         """The hosts of these ranks, where there are several."""
         rules = self.ledger.rules
         return f" (on hosts {sorted({rules.hosts[rank] for rank in ranks})})" if rules.hosts else ""
+
+
+def _is_same(one: Event, other: Event) -> bool:
+    """Types are compared as well: named tuples of two kinds may have the same fields."""
+    return type(one) is type(other) and one == other

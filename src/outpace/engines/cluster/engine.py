@@ -24,10 +24,25 @@ from outpace.engines.cluster.watch import ClusterWatch
 from outpace.engines.replicas import T
 from outpace.errors import OutpaceError, StoreLost
 from outpace.job.store import MeetingStore
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import (
+    Arrive,
+    Claim,
+    Event,
+    Finish,
+    Join,
+    Publish,
+    Read,
+    Snapshot,
+    Swap,
+    Sync,
+    Tell,
+    Withdraw,
+)
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.round import Round
 
-_NOT_OF_A_LIFE = (Kind.JOIN, Kind.SEAL, Kind.DEAD)  # may be said by anybody, at any time
+# what a rank says in the name of its current life; the rest may be said by anybody, at any time
+_OF_A_LIFE = (Arrive, Sync, Finish, Claim, Snapshot, Publish, Read, Swap, Tell, Withdraw)
 
 
 class CameBack(OutpaceError):
@@ -101,17 +116,17 @@ class ClusterEngine(ArenaEngine):
             except CameBack:
                 continue
 
-    def _append(self, event: Event) -> str:
+    def _append(self, event: Event) -> Outcome:
         """What a rank says in the name of a life that the others have given up is said again in the next one."""
-        answer = super()._append(event)
-        while event.kind not in _NOT_OF_A_LIFE and event.rank == self.rank and not self._is_member():
-            was_taken_in = event.kind == Kind.ARRIVE and event.step <= self.ledger.members.by_rank[self.rank].last_step
+        outcome = super()._append(event)
+        while isinstance(event, _OF_A_LIFE) and event.rank == self.rank and not self._is_member():
+            was_taken_in = isinstance(event, Arrive) and event.step <= self.ledger.members.by_rank[self.rank].last_step
             self._come_back()
             if was_taken_in:  # and dropped with the host: said again, it would be applied as well
-                return "dropped: its host was given up when it had arrived"
+                return Outcome(OutcomeKind.DROPPED, "dropped: its host was given up when it had arrived")
             event = event._replace(incarnation=self.incarnation)
-            answer = super()._append(event)
-        return answer
+            outcome = super()._append(event)
+        return outcome
 
     def _assist(self) -> bool:
         if not self._is_member() and self.incarnation:
@@ -125,7 +140,7 @@ class ClusterEngine(ArenaEngine):
     def _come_back(self) -> None:
         """Joins under a new number. Rounds that were reduced without this host are passed over by a snapshot."""
         self.incarnation = self.ledger.members.by_rank[self.rank].incarnation + 1
-        super()._append(Event(Kind.JOIN, self.rank, self.incarnation))
+        super()._append(Join(self.rank, self.incarnation))
         if self.rules.publishes is not None:
             self._go_on_from(self.steps)
             self._is_of_another_time, self.has_left = True, False

@@ -17,11 +17,12 @@ from outpace.engines.virtual.clock import Waiters, sleep, wait_in
 from outpace.engines.virtual.world import World
 from outpace.errors import BelowQuorum
 from outpace.interface import Notes, Work
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Join, Read, Tell
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.publications import Publication
 
-UNHEARD = (Kind.READ, Kind.TELL)  #: what a rank says without looking at what became of it
+UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it
 
 
 class Pace(NamedTuple):
@@ -114,14 +115,14 @@ class VirtualEngine(SharingEngine):
             await wait_in(self._world.agents.commit(self.rank))
             self._is_committed = True
 
-    def _append(self, event: Event) -> str:
+    def _append(self, event: Event) -> Outcome:
         """What the store has not taken in yet is charged to it. Joining is free: a run begins when all have joined."""
         agents, is_committed, self._is_committed = self._world.agents, self._is_committed, False
-        if agents is None or is_committed or event.kind == Kind.JOIN:
+        if agents is None or is_committed or isinstance(event, Join):
             return self._world.append(event)
-        if event.kind in UNHEARD:
+        if isinstance(event, UNHEARD):
             agents.post(self.rank, partial(self._world.append, event))
-            return "not in the log yet"
+            return Outcome(OutcomeKind.UNREAD, "not in the log yet")
         agents.post(self.rank, _nothing)
         return self._world.append(event)
 

@@ -12,12 +12,12 @@ from typing import Any
 import torch
 
 from outpace.engines.replicas import ReplicaEngine, T
-from outpace.engines.sums import RowSums, join_meta, merged_meta, meta_of
+from outpace.engines.sums import RowSums, done, join_meta, merged_meta, meta_of
 from outpace.engines.virtual.clock import Waiters, sleep
 from outpace.engines.virtual.engine import Pace, VirtualEngine
 from outpace.engines.virtual.world import World
 from outpace.interface import Contents, Notes, Replica, Result, Work
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Refuse
 from outpace.protocol.results import Results
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
@@ -76,12 +76,11 @@ class SharedTensors:
             squares.append(sums.sum_of_squares(summed, scale))
             bad = None if math.isfinite(squares[-1]) else sums.culprit(index, terms, sealed)
             if bad is not None:
-                return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
+                return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
             torch.mul(summed, scale, out=place)
         metas = (self._row_metas[c.rank, c.row] for c in sealed.contributions)
         self._slot_metas[sealed.slot] = merged_meta(sealed, metas)
-        value = sums.clip(squares)
-        return Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value)
+        return done(0, sealed, sums.clip(squares))
 
     def _row_at(self, rank: int, row: int) -> int:
         return (row * self._world + rank) * self.vector.nbytes
