@@ -11,7 +11,7 @@ from typing import Any
 
 from bench.figures import judged
 from bench.run import Run
-from outpace.imbalance.registry import IMBALANCES
+from outpace.imbalance import IMBALANCES
 from outpace.simulation import SHARED, Scenario, ideal_throughput, simulate_timing
 from outpace.strategies import names
 

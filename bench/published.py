@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 
-from outpace.cli.simulate_report import Comparison
+from outpace.cli.simulate import Comparison
 from outpace.protocol.events import Done, Event
 from outpace.simulation import BASELINE, SHARED, Scenario, full_round_s, simulate_timing, simulate_training
 from outpace.workloads import workload

@@ -14,8 +14,8 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 from outpace.imbalance import Imbalance
+from outpace.randomness import generator, seeded
 from outpace.workloads import Score, Workload, workload
-from outpace.workloads.draws import generator, seeded
 
 LAYERS, WAVES = (64, 384, 384, 64, 1), 16
 OF_A_RANK, HELD_OUT, BATCH, NOISE = 8192, 1024, 32, 0.05

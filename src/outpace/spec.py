@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from inspect import signature
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 from outpace.errors import InvalidRules, UnknownName
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def build(text: str, makers: Mapping[str, Callable[..., T]], what: str) -> T:
-    """Makes the thing that `text` names, with the options behind the colon."""
+    """Makes the thing that `text` names, with the options after the colon."""
     name, _, rest = text.partition(":")
     maker = makers.get(name.strip())
     if maker is None:
@@ -35,7 +35,7 @@ def _options(rest: str, text: str) -> dict[str, Any]:
         if not equals or not value:
             raise InvalidRules(f"{part!r} in {text!r} is not of the form option=value")
         if key.strip() in options:
-            raise InvalidRules(f"option {key.strip()!r} stands twice in {text!r}")
+            raise InvalidRules(f"option {key.strip()!r} appears twice in {text!r}")
         options[key.strip()] = _value(value.strip())
     return options
 
@@ -47,3 +47,11 @@ def _value(text: str) -> Any:
         except ValueError:
             continue
     return {"true": True, "false": False}.get(text.lower(), text)
+
+
+def is_whole(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, float) or is_whole(value)

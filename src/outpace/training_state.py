@@ -56,7 +56,7 @@ class TrainingState:
             "optimizer": self._optimizer.state_dict()["outpace"],
             "groups": inner.state_dict()["param_groups"],  # each rank's schedule is its own
             "is_fresh": not inner.state,
-            "random": randomness.generators(),
+            "random": randomness.global_state(),
             "own": {name: _state_of(thing) for name, thing in self._own.items()},
         }
         weights, shared = get_state_dict(self._model, inner)
@@ -76,7 +76,7 @@ class TrainingState:
         self._optimizer.load_state_dict({"state": state, "param_groups": own["groups"], "outpace": own["optimizer"]})
         for name, thing in self._own.items():
             _load(thing, own["own"][name])
-        randomness.restore(own["random"])
+        randomness.restore_global_state(own["random"])
 
 
 def _state_of(thing: Any) -> Any:

@@ -122,9 +122,9 @@ def test_one_rank_of_many_stands_for_all_and_that_is_said(tmp_path: Path, capsys
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"\x89PNG\r\n\x1a\n\0\0\0", "nothing in "),
-        (b"", "nothing in "),
-        (b'{"loss": 1}\n', "nothing in "),
+        (b"\x89PNG\r\n\x1a\n\0\0\0", "no trace can be read from "),
+        (b"", "no trace can be read from "),
+        (b'{"loss": 1}\n', "no trace can be read from "),
         (None, "there is no trace at"),
     ],
 )

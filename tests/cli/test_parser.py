@@ -5,7 +5,7 @@ import pytest
 
 import outpace
 from outpace.cli import main
-from outpace.race import memory
+from outpace.job import machine
 
 
 def complaint(capsys, *argv):
@@ -43,9 +43,9 @@ def complaint(capsys, *argv):
         (["race", "train.py"], "'train.py' is an argument for a script; name one with --script"),
         (["race", "--script", "nowhere.py"], "there is no script nowhere.py"),
         (["race", "--script", __file__, "--imbalance", "random"], "--imbalance slows down the built-in workloads only"),
-        (["race", "--script", __file__, "--rounds", "3"], "--rounds is for the built-in workloads only"),
+        (["race", "--script", __file__, "--rounds", "3"], "--rounds applies to the built-in workloads only"),
         (["race", "--script", __file__, "--strategies", "ddp"], "ddp cannot run your script"),
-        (["race", "--script", __file__, "--workload", "code"], "--workload and --script are two races"),
+        (["race", "--script", __file__, "--workload", "code"], "give --workload or --script, not both"),
         (["race", "--run-dir", "."], "is not empty, and a race overwrites nothing"),
         (["race", "--strategies", "torch-post-local-sgd:period=1"], "period=1 must be a whole number from 2"),
         (["report", "."], "is not the run directory of a race: race.json cannot be read"),
@@ -75,7 +75,7 @@ def test_a_wrong_command_line_is_answered_in_one_line(capsys, argv, message):
 
 
 def test_more_ranks_than_memory_allows_are_not_begun(capsys, monkeypatch):
-    monkeypatch.setattr(memory, "available_bytes", lambda: 10**9)
+    monkeypatch.setattr(machine, "available_bytes", lambda: 10**9)
     code, (line,) = complaint(capsys, "race", "--ranks", "2000")
     assert code == 2
     assert "2,000 ranks need about 300.0 GB of memory, and 1.0 GB are free here" in line

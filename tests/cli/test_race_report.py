@@ -2,9 +2,8 @@
 
 from rich.console import Console
 
-from outpace.cli.race_report import print_report, table
-from outpace.race.result import Attempt, Entry, Point, Race, RankResult
-from outpace.race.settings import Settings
+from outpace.cli.race import print_report, table
+from outpace.race.result import Attempt, Entry, Point, Race, RankResult, Settings
 from outpace.workloads.base import ACCURACY
 
 RANK = RankResult(0, 10, 50.0, 10.0, 9.0, 1.0, on_time=10, share=1.0)

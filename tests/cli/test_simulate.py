@@ -270,7 +270,7 @@ def test_ctrl_c_keeps_what_ran(capsys, monkeypatch):
     monkeypatch.setattr(simulate, "simulate_timing", interrupted)
     assert main(["simulate", *SMALL]) == 130
     out = capsys.readouterr().out
-    assert out.startswith("Interrupted: 2 of 4 strategies ran to their end.\n")
+    assert out.startswith("Interrupted: 2 of 4 strategies finished.\n")
     assert "eager-majority" in out
 
 
@@ -333,7 +333,7 @@ def test_the_stores_load_is_in_the_report(capsys):
         (["--hosts", "2", "--ranks", "8"], "not allowed with argument"),
         (["--hosts", "2", "--network", "host"], "as in --network host:ranks_per_host=8"),
         (["--hosts", "2", "--network", "zero:gbps=1"], "as in --network zero:gbps=1,ranks_per_host=8"),
-        (["--hosts", "100000"], "more than is simulated here"),
+        (["--hosts", "100000"], "more than outpace simulates"),
     ],
 )
 def test_wrong_hosts_are_answered_in_one_line(capsys, options, words):

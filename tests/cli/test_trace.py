@@ -4,7 +4,7 @@ import pytest
 
 from outpace.cli import main
 from outpace.observe.recorder import Recorder
-from outpace.observe.trace_lines import Header, step_line
+from outpace.observe.schema import Header, loop_step
 
 MS = 1_000_000
 
@@ -12,11 +12,11 @@ MS = 1_000_000
 def recorded(directory, compute_ms=(10, 30), steps=4):
     """A run in which each rank computes so long, and waits for the slowest."""
     for rank, mine in enumerate(compute_ms):
-        with Recorder(directory, Header(rank, len(compute_ms), "ddp", 4096)) as recorder:
+        with Recorder(directory, Header.here(rank, len(compute_ms), "ddp", 4096)) as recorder:
             for number in range(1, steps + 1):
                 begin = number * 100 * MS
                 ready, end = begin + mine * MS, begin + (max(compute_ms) + 2) * MS
-                recorder.add((step_line, number, begin, ready, end, (end - ready) / 1e9 - 0.001, 0.001))
+                recorder.add((loop_step, number, begin, ready, end, (end - ready) / 1e9 - 0.001, 0.001))
     return str(directory)
 
 
@@ -75,7 +75,7 @@ def test_the_timeline_is_written_and_said_where_to_open(capsys, run, tmp_path, o
 def test_what_was_left_out_is_said(capsys, run, tmp_path):
     file = tmp_path / "run" / "rank-00001.jsonl"
     file.write_text(file.read_text() + "garbage\n")
-    words = "rank-00001.jsonl: line 7 is not JSON (cut in the middle?), ignored"
+    words = "rank-00001.jsonl: line 7 is not JSON (cut in the middle?), skipped"
     assert f"left out       {words}" in shown(capsys, run)
     assert json.loads(shown(capsys, run, "--json"))["skipped"] == [words]
 

@@ -12,13 +12,12 @@ import torch
 
 import outpace
 from outpace.cli import main, watch
-from outpace.cli.watch_view import line
+from outpace.cli.watch import line
 from outpace.observe.live import Follower
 from outpace.observe.recorder import Recorder
-from outpace.observe.trace_lines import Header, step_line
+from outpace.observe.schema import Header, loop_step
 from outpace.race.directory import save
-from outpace.race.result import Attempt, Entry, Race
-from outpace.race.settings import Settings
+from outpace.race.result import Attempt, Entry, Race, Settings
 from outpace.workloads.base import ACCURACY
 from tests.support.processes import hear_ctrl_c
 
@@ -41,11 +40,11 @@ def trained(directory: str, strategy: str, steps: int) -> None:
 def recorded(directory, world=2, steps=4, finished=True):
     """A run that has ended, of ranks that compute 10 ms more each."""
     for rank in range(world):
-        recorder = Recorder(directory, Header(rank, world, "ddp", 4096))
+        recorder = Recorder(directory, Header.here(rank, world, "ddp", 4096))
         for number in range(1, steps + 1):
             begin = number * 100 * MS
             ready, end = begin + (rank + 1) * 10 * MS, begin + (world * 10 + 2) * MS
-            recorder.add((step_line, number, begin, ready, end, (end - ready) / 1e9 - 0.001, 0.001, 0.25))
+            recorder.add((loop_step, number, begin, ready, end, (end - ready) / 1e9 - 0.001, 0.001, 0.25))
         recorder.close()
         if not finished:
             recorder.path.write_text("".join(recorder.path.read_text().splitlines(keepends=True)[:-1]))
@@ -138,7 +137,7 @@ def test_once_shows_one_picture(capsys, tmp_path):
     head, late, names, *rows = out.splitlines()
     assert head.startswith("ddp, 2 ranks, 0 s: ")
     assert "loss 0.25" in head
-    assert late.startswith("no rank has ended a step for ")
+    assert late.startswith("no rank has finished a step for ")
     assert names.split()[:6] == ["rank", "█", "compute", "░", "wait", "compute"]
     assert [row.split()[0] for row in rows] == ["0", "1"]
     assert "10.0" in rows[0]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from outpace.codecs import Codec, codec, contribution_seed, names
+from outpace.codecs.base import chunk_generator
 from outpace.codecs.ok_topk import OkTopk
-from outpace.codecs.seeds import chunk_generator
 from outpace.errors import InvalidRules, UnknownName
 from outpace.vector import SUPPORTED
 from tests.support.made_rows import coded_sum, made_rows, plain_sum

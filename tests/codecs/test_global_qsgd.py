@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outpace.codecs import contribution_seed
+from outpace.codecs.base import chunk_generator
 from outpace.codecs.global_qsgd import MOST_LEVELS, GlobalQSGD, decode, encode, shared_scale
-from outpace.codecs.seeds import chunk_generator
 from tests.support.made_rows import coded_sum, made_rows, plain_sum
 
 ROWS = st.integers(1, 6).flatmap(

@@ -44,7 +44,7 @@ def killed(folder: Path, what, world: int, args: tuple, steps: int, seed: int) -
     killer = Killer(folder, world, steps, random.Random(seed).random() * 0.02)
     (folder / "doomed").touch()
     killer.start()
-    with pytest.raises(outpace.RankFailed, match=r"no rank came to its end.*SIGKILL"):
+    with pytest.raises(outpace.RankFailed, match=r"no rank finished.*SIGKILL"):
         outpace.spawn(what, world, (str(folder), *args))
     killer.join()
     (folder / "doomed").unlink()
@@ -82,7 +82,7 @@ def test_a_run_that_was_killed_goes_on_bit_for_bit(straight, tmp_path, is_async)
 
 
 def test_a_checkpoint_that_was_killed_while_it_was_written_is_not_gone_on_from(straight, tmp_path):
-    with pytest.raises(outpace.RankFailed, match=r"no rank came to its end.*SIGKILL"):
+    with pytest.raises(outpace.RankFailed, match=r"no rank finished.*SIGKILL"):
         outpace.spawn(checkpoints.train, 2, (str(tmp_path), STEPS, EVERY, False, 3 * EVERY))
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["10", "15.partial", "5"]
     assert list((tmp_path / "15.partial").glob("*.distcp")), "nothing of it was written"

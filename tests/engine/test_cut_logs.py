@@ -26,8 +26,8 @@ from outpace.engines.arena.log import RECORD_BYTES, encode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.delivery import Delivery
-from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox, SentLog
+from outpace.engines.cluster.shared_page import Progress, SharedPage
 from outpace.engines.cluster.store_log import Entry, StoreLog
 from outpace.engines.cluster.watch import ClusterWatch
 from outpace.errors import TimedOut
@@ -87,7 +87,7 @@ class Host:
         self.files = arena.create_files()
         os.ftruncate(self.files.arena, layout.total_bytes)
         self.memory = arena.Memory(self.files.arena, layout)
-        self.desk, self.snapshots = Desk(self.memory), SnapshotStore(self.memory)
+        self.desk, self.snapshots = SharedPage(self.memory), SnapshotStore(self.memory)
         self.store = HashStore()
         self.entries: list[Entry] = []  # read, and not delivered
         self.entries_elsewhere: list[Entry] = []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from outpace.job.free_memory import available_bytes
+from outpace.job.machine import available_bytes
 
 MB = 1_000_000
 

@@ -88,7 +88,7 @@ def test_spawn_returns_what_each_rank_returned():
 
 
 def test_a_run_in_which_every_rank_dies_raises():
-    with pytest.raises(outpace.RankFailed, match=r"no rank came to its end.*SIGKILL"):
+    with pytest.raises(outpace.RankFailed, match=r"no rank finished.*SIGKILL"):
         outpace.spawn(kill_myself, 2)
 
 

@@ -15,7 +15,8 @@ from outpace.engines import agreement
 from outpace.engines.arena import arena
 from outpace.engines.arena.log import RECORD_BYTES, Log, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
-from outpace.launching.places import environment_of, open_store
+from outpace.job.environment import environment_of
+from outpace.job.store import open_store
 from outpace.protocol.events import Arrive
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica

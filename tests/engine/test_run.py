@@ -1,4 +1,4 @@
-"""`outpace run`: a rank that dies is started again and rejoins; nothing is lost, doubled or left behind."""
+"""`outpace run`: a rank that dies is restarted and rejoins; nothing is lost, doubled or left behind."""
 
 import os
 import signal
@@ -65,8 +65,8 @@ def test_ranks_that_are_killed_again_and_again_come_back_and_nothing_is_lost_or_
         for rank, life in lives.items():
             assert (job.read(rank, "joined", life)["round"] > 0) == (life > 1), "it began anew"
         assert job.reports()[1, 1]["incarnations"] == [lives[rank] for rank in range(3)]
-        assert "rank 0 ended with signal SIGKILL; it is started again in 0.1 s (1 of 10)" in job.errors
-        assert "rank 0 ended with signal SIGKILL; it is started again in 0.2 s (2 of 10)" in job.errors
+        assert "rank 0 ended with signal SIGKILL; it will be restarted in 0.1 s (1 of 10)" in job.errors
+        assert "rank 0 ended with signal SIGKILL; it will be restarted in 0.2 s (2 of 10)" in job.errors
 
 
 def test_ranks_that_die_before_they_have_joined_are_started_again_and_all_go_on(tmp_path):
@@ -113,7 +113,7 @@ def test_a_rank_that_exits_with_a_code_in_the_middle_of_its_training_is_started_
         assert job.end() == 0, job.errors
         agree(job)
         assert set(job.reports()) == {(0, 1), (1, 2)}
-        assert "rank 1 ended with exit code 3; it is started again" in job.errors
+        assert "rank 1 ended with exit code 3; it will be restarted" in job.errors
 
 
 def test_a_rank_is_refused_while_another_process_of_the_same_rank_is_only_stopped(tmp_path):
@@ -169,7 +169,7 @@ def test_a_rank_that_fails_again_and_again_ends_the_run_with_its_own_traceback_l
         assert job.end() == 1
         assert len(list(tmp_path.glob("1.*.started"))) == 2
         last = job.errors.rpartition("outpace run: ")[2]
-        assert last.startswith("rank 1 ended with exit code 1: it has had its restarts (1 within 10 minutes).")
+        assert last.startswith("rank 1 ended with exit code 1: it used up its restart limit (1 within 10 minutes).")
         assert "Traceback (most recent call last):" in last
         assert last.endswith("ValueError: this rank always fails\n")
 
@@ -202,6 +202,6 @@ def test_a_script_that_fails_on_every_rank_before_training_is_not_tried_for_long
     script.write_text(f"{code}\n")
     with running(tmp_path, 3, [str(script)]) as job:
         assert job.end(60) == 1
-        assert "every rank has failed before training began" in job.errors
+        assert "every rank failed before training began" in job.errors
         if "raise" in code:
             assert job.errors.endswith("ValueError: the script is wrong\n")

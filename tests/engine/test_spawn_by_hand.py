@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import outpace
-from outpace.launching.places import open_store
+from outpace.job.store import open_store
 
 COMPUTES = """
 import faulthandler, torch, outpace
@@ -37,7 +37,7 @@ def test_a_script_piped_into_python_that_has_computed_with_many_threads_spawns_i
     done = python("-", typed=COMPUTES, OMP_NUM_THREADS="4")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "[1] [1, 1]\n"
-    assert "OMP_NUM_THREADS=4, but ranks whose function or script is in no file are forked" in done.stderr
+    assert "OMP_NUM_THREADS=4, but ranks whose function or script is not in a file are forked" in done.stderr
 
 
 def test_a_script_without_a_guard_is_told_to_put_one_around_spawn(tmp_path):

@@ -16,9 +16,9 @@ from torch.distributed import HashStore, PrefixStore
 import outpace
 from outpace.engines.cluster import backend
 from outpace.engines.cluster.group import Group
+from outpace.engines.cluster.joining import Start
 from outpace.engines.cluster.open import key_of, nonce_of
 from outpace.engines.cluster.sealing import SealedStore, Tampered
-from outpace.engines.cluster.starts import Start
 from outpace.job.environment import Place
 from tests.support import joining
 from tests.support.processes import python_path

@@ -5,7 +5,7 @@ import os
 import pytest
 
 import outpace
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 from tests.support import troubled
 from tests.support.agreement import agree
 

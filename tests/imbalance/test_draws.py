@@ -5,7 +5,7 @@ from itertools import product
 
 import pytest
 
-from outpace.imbalance.draws import uniform
+from outpace.randomness import uniform
 
 EDGES = [0, 1, 2, 1023, 2**16 - 1], [0, 1, 2, 999, 2**32, 2**40 - 1]
 COUNT = 20_000

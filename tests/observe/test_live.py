@@ -9,10 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_traces import BOOT_NS, MS, UNIX_S, balanced, eager, header, steps, write
 
-from outpace.observe import live_file
-from outpace.observe.live import Follower
-from outpace.observe.live_directory import current_run
-from outpace.observe.trace_reader import read_trace
+from outpace.observe import live as following
+from outpace.observe.live import Follower, current_run
+from outpace.observe.reader import read_trace
 
 NOW = BOOT_NS + 60 * MS
 
@@ -103,7 +102,7 @@ def test_only_what_is_new_is_read(tmp_path, monkeypatch):
     directory = balanced(tmp_path / "run")
     follower, read = Follower(directory), []
     follower.poll(NOW)
-    monkeypatch.setattr(live_file.FollowedFile, "_feed", lambda self, data: read.append(data))
+    monkeypatch.setattr(following.FollowedFile, "_feed", lambda self, data: read.append(data))
     follower.poll(NOW)
     assert read == []
     with (directory / "rank-00001.jsonl").open("ab") as file:
@@ -178,8 +177,8 @@ def test_what_is_no_file_is_no_rank(tmp_path):
 
 
 def test_a_long_file_is_read_from_near_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(live_file, "TAIL_BYTES", 1000)
-    monkeypatch.setattr(live_file, "LINE_BYTES", 1000)
+    monkeypatch.setattr(following, "TAIL_BYTES", 1000)
+    monkeypatch.setattr(following, "LINE_BYTES", 1000)
     balanced(tmp_path, world=1, count=200)
     live = followed(tmp_path)
     assert (live.strategy, live.ranks[0].steps, live.skipped) == ("ddp", 200, 0)
@@ -202,7 +201,7 @@ def test_a_rank_that_waits_for_others_to_finish_is_not_late(tmp_path):
     write(tmp_path, 0, [*eager_rank(0, 2, 4, 299), waits])
     write(tmp_path, 1, eager_rank(1, 2, 20, 299))
     live = followed(tmp_path, BOOT_NS + 6_100 * MS)
-    assert (live.late_rank, live.late_words) == (None, "nobody is late")
+    assert (live.late_rank, live.late_words) == (None, "no rank is late")
     assert live.ranks[0].state == "finish"
     assert not live.has_ended
 
@@ -233,7 +232,7 @@ def test_when_nobody_goes_on_nobody_is_blamed(tmp_path):
     balanced(tmp_path, world=3, count=5)
     live = followed(tmp_path, BOOT_NS + 9_065 * MS)
     assert live.silent_s == pytest.approx(9)
-    assert (live.late_rank, live.late_words) == (None, "no rank has ended a step for 9.0 s; one usually takes 13 ms")
+    assert (live.late_rank, live.late_words) == (None, "no rank has finished a step for 9.0 s; one usually takes 13 ms")
 
 
 # -- how fast ----------------------------------------------------------------------------------------------------------

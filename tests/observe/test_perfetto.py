@@ -8,7 +8,7 @@ from made_traces import header, steps, write
 
 from outpace.errors import OutpaceError
 from outpace.observe.perfetto import to_chrome, write_chrome
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 
 
 @pytest.fixture

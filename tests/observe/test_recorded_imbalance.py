@@ -5,7 +5,7 @@ from made_traces import header, steps, write
 from outpace.errors import InvalidRules, TraceInvalid
 from outpace.imbalance import imbalance
 from outpace.imbalance.recorded import Recorded, Replay
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 
 
 def lengths(model, rank, count, world=2):

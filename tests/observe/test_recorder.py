@@ -8,19 +8,20 @@ import shutil
 import threading
 
 import pytest
+from msgspec.structs import replace
 
 from outpace.errors import OutpaceError
 from outpace.observe import recorder as recorders
+from outpace.observe.reader import read_trace
 from outpace.observe.recorder import Recorder
-from outpace.observe.trace_lines import Header, step_line
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.schema import Header, loop_step
 
-HEADER = Header(rank=3, world=4, strategy="ddp", payload_bytes=12)
+HEADER = Header.here(rank=3, world=4, strategy="ddp", payload_bytes=12)
 NAME = "rank-00003.jsonl"
 
 
 def a_step(number):
-    return (step_line, number, 10 * number, 10 * number + 5, 10 * number + 10, 2e-9, 3e-9)
+    return (loop_step, number, 10 * number, 10 * number + 5, 10 * number + 10, 2e-9, 3e-9)
 
 
 def lines(path):
@@ -60,7 +61,7 @@ def test_nothing_is_written_after_the_end(tmp_path):
 
 def test_a_new_run_begins_its_file_anew_and_a_restarted_rank_appends(tmp_path):
     for incarnation, steps in ((1, [1, 2]), (2, [3])):
-        with Recorder(tmp_path, HEADER._replace(incarnation=incarnation)) as recorder:
+        with Recorder(tmp_path, replace(HEADER, incarnation=incarnation)) as recorder:
             for number in steps:
                 recorder.add(a_step(number))
     assert [step.number for step in read_trace(tmp_path).ranks[3].steps] == [1, 2, 3]
@@ -72,7 +73,7 @@ def test_a_new_run_begins_its_file_anew_and_a_restarted_rank_appends(tmp_path):
 @pytest.mark.parametrize("earlier", [0, 3000])
 def test_a_file_never_grows_beyond_its_limit(tmp_path, caplog, earlier):
     (tmp_path / NAME).write_bytes(b"\n" * earlier)
-    with Recorder(tmp_path, HEADER._replace(incarnation=2), limit_bytes=5000) as recorder:
+    with Recorder(tmp_path, replace(HEADER, incarnation=2), limit_bytes=5000) as recorder:
         for number in range(1000):
             recorder.add(a_step(number))
     assert 4000 < recorder.path.stat().st_size <= 5000
@@ -198,7 +199,7 @@ def test_two_recordings_do_not_share_a_file(tmp_path, monkeypatch):
 
 def test_a_recorder_that_is_forgotten_writes_what_it_has_and_makes_room_for_another(tmp_path):
     for number in range(5):
-        recorder = Recorder(tmp_path, HEADER._replace(incarnation=1 + number))
+        recorder = Recorder(tmp_path, replace(HEADER, incarnation=1 + number))
         recorder.add(a_step(number))
         del recorder
         gc.collect()

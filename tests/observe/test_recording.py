@@ -12,9 +12,9 @@ import torch
 
 import outpace
 from outpace.errors import OutpaceError, RankFailed
-from outpace.observe import trace_figures as figures
+from outpace.observe import figures
 from outpace.observe.perfetto import to_chrome
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 from outpace.simulation.own_loop import simulate
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}

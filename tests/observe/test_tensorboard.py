@@ -10,17 +10,18 @@ import threading
 import pytest
 import recording_ranks
 import torch
+from msgspec.structs import replace
 
 import outpace
 from outpace.observe import tensorboard
+from outpace.observe.reader import read_trace
 from outpace.observe.recorder import Recorder, file_of
-from outpace.observe.trace_lines import Header, round_line, step_line, strategy_step_line
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.schema import Header, loop_step, strategy_step, traced_round
 from outpace.protocol.round import Contribution, Round
 from outpace.simulation.own_loop import simulate
 
 MS = 1_000_000
-HEADER = Header(0, 2, "eager-solo", 4096)
+HEADER = Header.here(0, 2, "eager-solo", 4096)
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +45,7 @@ def shown(directory):
 def step(number, begin_ms=None, loss=None):
     """A step of 200 ms: 150 computing, 40 waiting."""
     begin = (number * 200 if begin_ms is None else begin_ms) * MS
-    return (step_line, number, begin, begin + 150 * MS, begin + 200 * MS, 0.04, 0.01, loss)
+    return (loop_step, number, begin, begin + 150 * MS, begin + 200 * MS, 0.04, 0.01, loss)
 
 
 def steps_of(weight, optimizer, count):
@@ -67,7 +68,7 @@ def test_a_run_is_shown_with_every_scalar(tmp_path):
 
 
 def test_only_rank_0_writes_and_simulated_ranks_do_not(tmp_path):
-    assert tensorboard.open_board(tmp_path, Header(1, 2, "ddp", 0)) is None
+    assert tensorboard.open_board(tmp_path, Header.here(1, 2, "ddp", 0)) is None
     simulate(lambda: recording_ranks.with_losses(str(tmp_path / "simulated"), 2), ranks=2)
     assert list(tmp_path.iterdir()) == []
 
@@ -105,9 +106,9 @@ def test_points_are_thinned_and_sums_are_not(tmp_path):
     board = tensorboard.Board(tmp_path, HEADER)
     for number in range(1, 1001):  # 1 ms each: a second
         times = (number * MS, number * MS + 1, (number + 1) * MS, 0.0)
-        board.add((strategy_step_line, outpace.interface.Ticket(number, number, True, ""), *times, number, 8.0))
+        board.add((strategy_step, outpace.interface.Ticket(number, number, True, ""), *times, number, 8.0))
         given = tuple(Contribution(rank, 1, number, number - rank, 8.0, 0, False) for rank in range(number % 2 + 1))
-        board.add((round_line, Round(number, given, 2, None), (number + 1) * MS))
+        board.add((traced_round, Round(number, given, 2, None), (number + 1) * MS))
         board.flush()
     board.close()
     scalars = shown(tmp_path)
@@ -217,7 +218,7 @@ def test_scalars_go_on_when_the_trace_has_reached_its_limit(tmp_path, monkeypatc
 
 def test_a_new_run_begins_anew_and_a_restarted_rank_goes_on(tmp_path):
     (tmp_path / "events.out.tfevents.1.host.of-somebody-else").write_bytes(b"")
-    for header, number in ((HEADER, 1), (HEADER, 2), (HEADER._replace(incarnation=2), 3)):
+    for header, number in ((HEADER, 1), (HEADER, 2), (replace(HEADER, incarnation=2), 3)):
         board = tensorboard.Board(tmp_path, header)
         board.path = board.path.rename(tmp_path / f"events.out.tfevents.{number}.outpace")
         board.add(step(number))

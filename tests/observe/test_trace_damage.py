@@ -8,10 +8,10 @@ import made_traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.cli.trace_report import print_report, to_json
+from outpace.cli.trace import print_report, to_json
 from outpace.errors import TraceInvalid
 from outpace.observe.perfetto import to_chrome
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
 
 
 def files() -> list[bytes]:

@@ -2,8 +2,8 @@ import made_traces
 import pytest
 from made_traces import header, steps, write
 
-from outpace.observe import trace_figures as figures
-from outpace.observe.trace_reader import read_trace
+from outpace.observe import figures
+from outpace.observe.reader import read_trace
 
 
 @pytest.fixture
@@ -76,4 +76,4 @@ def test_steps_that_take_no_time_are_balanced(tmp_path):
 
 
 def test_the_share_of_late_steps_is_counted(tmp_path):
-    assert figures.late_share(read_trace(made_traces.eager(tmp_path))) == {0: 0.0, 1: 0.5}
+    assert figures.late_steps_share(read_trace(made_traces.eager(tmp_path))) == {0: 0.0, 1: 0.5}

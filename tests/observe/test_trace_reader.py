@@ -5,8 +5,8 @@ import pytest
 from made_traces import BOOT_NS, MS, UNIX_S, header, steps, write
 
 from outpace.errors import OutpaceError, TraceInvalid
-from outpace.observe.trace import Given, Pause
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
+from outpace.observe.schema import Given, Pause
 
 
 def test_a_trace_is_read_with_every_step_of_every_rank(tmp_path):
@@ -26,7 +26,7 @@ def test_one_file_is_a_trace_of_one_rank(tmp_path):
     trace = read_trace(str(tmp_path / "rank-00001.jsonl"))
     assert list(trace.ranks) == [1]
     assert trace.world == 2
-    assert trace.skipped == ("nothing of rank 0 of 2 can be read",)
+    assert trace.skipped == ("no trace of rank 0 of 2 can be read",)
 
 
 def test_rounds_pauses_and_lateness_are_read(tmp_path):
@@ -112,7 +112,7 @@ def test_a_file_that_says_nowhere_whose_it_is_is_refused(tmp_path):
     made_traces.balanced(tmp_path, world=1)
     lines = (tmp_path / "rank-00000.jsonl").read_text().splitlines()[1:]
     (tmp_path / "other.jsonl").write_text("\n".join(lines))
-    with pytest.raises(TraceInvalid, match="whose it is cannot be told"):
+    with pytest.raises(TraceInvalid, match="neither a header nor its name says which rank it is of"):
         read_trace(tmp_path / "other.jsonl")
 
 
@@ -131,24 +131,24 @@ def damaged(directory, change):
 def test_a_line_cut_in_the_middle_is_left_out(tmp_path):
     trace = damaged(tmp_path, lambda lines: [*lines[:-1], lines[-1][:40]])
     assert [len(rank.steps) for rank in trace.ranks.values()] == [3, 2]
-    assert trace.skipped == ("rank-00001.jsonl: line 4 is not JSON (cut in the middle?), ignored",)
+    assert trace.skipped == ("rank-00001.jsonl: line 4 is not JSON (cut in the middle?), skipped",)
 
 
 def test_garbage_between_the_lines_is_left_out_and_counted(tmp_path):
     trace = damaged(tmp_path, lambda lines: [lines[0], *["\x1b[2J"] * 10, *lines[1:], "", "[]"])
     assert len(trace.ranks[1].steps) == 3
     assert trace.skipped == (
-        "rank-00001.jsonl: line 2 is not JSON (cut in the middle?), ignored",
-        "rank-00001.jsonl: line 3 is not JSON (cut in the middle?), ignored",
-        "rank-00001.jsonl: line 4 is not JSON (cut in the middle?), ignored",
-        "rank-00001.jsonl: 8 more lines are ignored",
+        "rank-00001.jsonl: line 2 is not JSON (cut in the middle?), skipped",
+        "rank-00001.jsonl: line 3 is not JSON (cut in the middle?), skipped",
+        "rank-00001.jsonl: line 4 is not JSON (cut in the middle?), skipped",
+        "rank-00001.jsonl: 8 more unreadable lines skipped",
     )
 
 
 def test_unknown_kinds_of_line_are_left_out_and_unknown_fields_do_not_matter(tmp_path):
     trace = damaged(tmp_path, lambda lines: [*lines, '{"gpu": 3}', lines[-1].replace("{", '{"gpu": 3, ')])
     assert len(trace.ranks[1].steps) == 4
-    assert trace.skipped == ("rank-00001.jsonl: line 5 is of a kind this version of outpace does not know, ignored",)
+    assert trace.skipped == ("rank-00001.jsonl: line 5 is of a kind this version of outpace does not know, skipped",)
 
 
 def test_without_a_header_the_name_says_whose_file_it_is(tmp_path):
@@ -163,13 +163,13 @@ def test_an_empty_file_leaves_its_rank_out(tmp_path):
     assert list(trace.ranks) == [0]
     assert trace.skipped == (
         "rank-00001.jsonl: it has no step, so this rank is left out",
-        "nothing of rank 1 of 2 can be read",
+        "no trace of rank 1 of 2 can be read",
     )
 
 
 def test_missing_ranks_are_named_up_to_a_few(tmp_path):
     write(tmp_path, 3, [header(3, 64), *steps([(10, 2, 1)])])
-    assert read_trace(tmp_path).skipped == ("nothing of rank 0, 1, 2, 4, 5, 6, 7, 8 and 55 more of 64 can be read",)
+    assert read_trace(tmp_path).skipped == ("no trace of rank 0, 1, 2, 4, 5, 6, 7, 8 and 55 more of 64 can be read",)
 
 
 def test_files_of_an_older_and_larger_run_are_left_out(tmp_path):
@@ -191,7 +191,7 @@ def test_a_second_file_of_one_rank_is_left_out(tmp_path):
 def test_a_header_of_another_rank_is_not_believed(tmp_path):
     trace = damaged(tmp_path, lambda lines: [*lines[:2], json.dumps(header(0, 2)), *lines[2:]])
     assert len(trace.ranks[1].steps) == 3
-    assert trace.skipped == ("rank-00001.jsonl: line 3 is a header of rank 0 in the file of rank 1, ignored",)
+    assert trace.skipped == ("rank-00001.jsonl: line 3 is a header of rank 0 in the file of rank 1, skipped",)
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_a_header_that_cannot_be_is_as_good_as_none(tmp_path, field, value, word
     write(tmp_path, 1, [{**header(1, 2), field: value}, *steps([(10, 2, 1)])])
     trace = read_trace(tmp_path)
     assert len(trace.ranks[1].steps) == 1
-    assert trace.skipped[0] == f"rank-00001.jsonl: line 1 {words}, ignored"
+    assert trace.skipped[0] == f"rank-00001.jsonl: line 1 {words}, skipped"
 
 
 def test_what_a_newer_format_says_is_not_guessed_at(tmp_path):
@@ -266,7 +266,7 @@ def test_lost_events_and_a_cut_are_told(tmp_path):
     write(tmp_path, 0, [header(0, 1), *steps([(10, 2, 1)]), {"lost": 3}, {"lost": 4}, {"cut": "No space\x07"}])
     assert read_trace(tmp_path).skipped == (
         r"rank-00000.jsonl: recording ended early: No space\x07",
-        "rank-00000.jsonl: 7 events were lost because the disk was slow",
+        "rank-00000.jsonl: 7 records were lost because the disk was slow",
     )
 
 
@@ -278,10 +278,21 @@ def test_names_from_files_are_made_printable(tmp_path):
     assert trace.strategy == r"\n"
 
 
+def test_values_nested_to_any_depth_are_left_out(tmp_path):
+    made_traces.balanced(tmp_path, world=1)
+    step = json.dumps(steps([(10, 2, 1)])[0])
+    with (tmp_path / "rank-00000.jsonl").open("a") as file:
+        for depth in range(1, 1100):
+            file.write(step.replace('"begin": ', f'"begin": {"[" * depth}1{"]" * depth}, "first": ') + "\n")
+    trace = read_trace(tmp_path)
+    assert len(trace.ranks[0].steps) == 3
+    assert trace.skipped[-1] == "rank-00000.jsonl: 1096 more unreadable lines skipped"
+
+
 def test_an_endless_line_is_left_out(tmp_path):
     made_traces.balanced(tmp_path)
     with (tmp_path / "rank-00001.jsonl").open("a") as file:
         file.write("x" * 2_500_000 + "\n" + json.dumps(steps([(10, 2, 1)], first=4)[0]))
     trace = read_trace(tmp_path)
     assert len(trace.ranks[1].steps) == 4
-    assert trace.skipped == ("rank-00001.jsonl: line 5 is too long, ignored",)
+    assert trace.skipped == ("rank-00001.jsonl: line 5 is too long, skipped",)

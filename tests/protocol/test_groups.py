@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outpace.errors import InvalidRules
-from outpace.mixing.groups import default_size, group, period
+from outpace.mixing.schedules import default_size, group, period
 
 
 def partition(step: int, world: int, size: int) -> set[tuple[int, ...]]:

@@ -1,6 +1,7 @@
 """From recordings to figures: what is counted as computing, waiting, late and lost."""
 
-from outpace.observe.trace import Pause, RankTrace, Step, Tally, Trace
+from outpace.observe.schema import Pause, Step, tally
+from outpace.observe.trace import RankTrace, Trace
 from outpace.race.figures import LOSSES, attempt_of
 from outpace.race.result import Attempt, Point
 
@@ -44,8 +45,8 @@ def test_where_nobody_counts_every_step_is_on_time():
 
 
 def test_what_the_ledger_counted_goes_before():
-    slow = rank(1, *EVEN[1].steps, tally=Tally(0, 1, 3, {2: 1}))
-    fast = rank(0, *EVEN[0].steps, tally=Tally(3, 0, 0, {0: 3}))
+    slow = rank(1, *EVEN[1].steps, tally=tally(0, 1, 3, {2: 1}))
+    fast = rank(0, *EVEN[0].steps, tally=tally(3, 0, 0, {0: 3}))
     found = figures(fast, slow)
     assert [(r.on_time, r.carried, r.dropped, r.share) for r in found.ranks] == [(3, 0, 0, 0.75), (0, 1, 3, 0.25)]
     assert found.staleness == ((0, 3), (2, 1))

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.race import finish_line
-from outpace.race.finish_line import FinishLine
+from outpace.race import rank as rank_module
+from outpace.race.rank import FinishLine
 
 
 class Clock:
@@ -32,7 +32,7 @@ def test_ranks_in_step_end_after_the_same_step(order, moves):
     """Each rank begins its next step whenever it is its turn, while time goes on."""
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(finish_line, "time", clock)
+        patch.setattr(rank_module, "time", clock)
         line = FinishLine(3, steps=None, seconds=10)
         ranks = [line.steps(rank, is_strict=True) for rank in range(3)]
         made = [0, 0, 0]
@@ -47,7 +47,7 @@ def test_ranks_in_step_end_after_the_same_step(order, moves):
 
 def test_ranks_that_need_not_be_in_step_end_when_their_time_is_up(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(finish_line, "time", clock)
+    monkeypatch.setattr(rank_module, "time", clock)
     line = FinishLine(2, steps=None, seconds=10)
     steps = line.steps(0, is_strict=False)
     assert next(steps) == 0

@@ -9,11 +9,9 @@ from itertools import pairwise
 import pytest
 
 from outpace.observe.trace import RankTrace, Trace
-from outpace.race.report import bars, curves, per_rank
-from outpace.race.report.colours import looks
-from outpace.race.report.layout import MOST_POINTS, thinned, wrapped
-from outpace.race.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, window
-from outpace.race.report.timeline_figure import timeline_figure
+from outpace.race.report import charts as report_charts
+from outpace.race.report.layout import MOST_POINTS, looks, thinned, wrapped
+from outpace.race.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, timeline_figure, window
 from outpace.workloads.base import LOSS
 from tests.support import made_races
 
@@ -32,13 +30,13 @@ def by_system(figure: dict) -> dict[str, list[dict]]:
 
 def test_every_system_has_one_colour_in_all_charts(usual):
     race, _ = usual
-    for figure in (curves.metric_curves(race), curves.loss_curves(race)):
+    for figure in (report_charts.metric_curves(race), report_charts.loss_curves(race)):
         for system, traces in by_system(figure).items():
             assert {trace["line"]["color"] for trace in traces} == {looks(race)[system].colour}
-    for figure in (bars.target_bars(race), bars.staleness_bars(race)):
+    for figure in (report_charts.target_bars(race), report_charts.staleness_bars(race)):
         for system, traces in by_system(figure).items():
             assert {trace["marker"]["color"] for trace in traces} == {looks(race)[system].colour}
-    for charts in (per_rank.waiting_charts(race), per_rank.share_charts(race)):
+    for charts in (report_charts.waiting_charts(race), report_charts.share_charts(race)):
         for system, figure in charts.items():
             assert figure["data"][0]["marker"]["color"] == looks(race)[system].colour
 
@@ -57,13 +55,13 @@ def test_more_systems_than_hues_differ_by_their_dashes(usual):
 
 def test_curves_are_thinned_and_keep_their_ends(usual):
     race, _ = usual
-    assert max(len(trace["x"]) for trace in curves.loss_curves(race)["data"]) == MOST_POINTS
+    assert max(len(trace["x"]) for trace in report_charts.loss_curves(race)["data"]) == MOST_POINTS
     assert thinned(list(range(1000)), 10)[::9] == [0, 999]
 
 
 def test_every_attempt_has_a_curve_and_the_target_is_a_line(usual):
     race, _ = usual
-    figure = curves.metric_curves(race)
+    figure = report_charts.metric_curves(race)
     assert len(by_system(figure)["eager:quorum=adaptive,late=carry"]) == 3
     (line,) = figure["layout"]["shapes"]
     assert line["y0"] == line["y1"] == race.target
@@ -72,13 +70,13 @@ def test_every_attempt_has_a_curve_and_the_target_is_a_line(usual):
 def test_a_metric_that_is_the_loss_has_one_chart_with_training_in_it():
     made = [made_races.entry("ddp", "torch DDP", 8, metric=LOSS), made_races.entry("wagma", "wagma", 7, metric=LOSS)]
     race, _ = made_races.race(*made, metric=LOSS)
-    assert curves.loss_curves(race) is None
-    assert len(curves.metric_curves(race)["data"]) == 4
+    assert report_charts.loss_curves(race) is None
+    assert len(report_charts.metric_curves(race)["data"]) == 4
 
 
 def test_bars_show_the_time_to_the_target_and_who_never_reached_it(usual):
     race, _ = usual
-    found = by_system(bars.target_bars(race))
+    found = by_system(report_charts.target_bars(race))
     assert found["ddp"][0]["x"] == [race.seconds_to_target(race.baseline)]
     assert found["eager-solo"][0]["text"] == [" not reached"]
     assert "sgp" not in found
@@ -86,7 +84,7 @@ def test_bars_show_the_time_to_the_target_and_who_never_reached_it(usual):
 
 def test_late_shares_add_up_to_what_was_late(usual):
     race, _ = usual
-    found = by_system(bars.staleness_bars(race))
+    found = by_system(report_charts.staleness_bars(race))
     for entry in race.finished:
         drawn = sum(found[entry.system][0]["y"]) if entry.system in found else 0
         assert drawn == pytest.approx(entry.late_share)
@@ -94,21 +92,21 @@ def test_late_shares_add_up_to_what_was_late(usual):
 
 def test_ranks_parts_add_up_to_their_time(usual):
     race, _ = usual
-    figure = per_rank.waiting_charts(race)["ddp"]
+    figure = report_charts.waiting_charts(race)["ddp"]
     total = sum(trace["y"][5] for trace in figure["data"])
     assert total == pytest.approx(race.baseline.attempts[0].ranks[5].seconds, abs=1e-4)
 
 
 def test_shares_add_up_to_one_and_the_even_one_is_marked(usual):
     race, _ = usual
-    for figure in per_rank.share_charts(race).values():
+    for figure in report_charts.share_charts(race).values():
         assert sum(sum(trace["y"]) for trace in figure["data"]) == pytest.approx(1, abs=1e-4)
         assert figure["layout"]["shapes"][0]["y0"] == 1 / 8
 
 
 def test_all_small_charts_of_a_kind_have_one_scale(usual):
     race, _ = usual
-    for charts in (per_rank.waiting_charts(race), per_rank.share_charts(race)):
+    for charts in (report_charts.waiting_charts(race), report_charts.share_charts(race)):
         assert len({tuple(figure["layout"]["yaxis"]["range"]) for figure in charts.values()}) == 1
 
 
@@ -181,7 +179,11 @@ def test_a_trace_with_missing_ranks_and_one_step_is_drawn(usual):
 
 def test_figures_are_plain_json_without_nan(usual):
     race, _ = usual
-    for figure in (curves.metric_curves(race), bars.target_bars(race), *per_rank.share_charts(race).values()):
+    for figure in (
+        report_charts.metric_curves(race),
+        report_charts.target_bars(race),
+        *report_charts.share_charts(race).values(),
+    ):
         json.dumps(figure, allow_nan=False)
 
 

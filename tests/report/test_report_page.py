@@ -13,8 +13,7 @@ import pytest
 from outpace.errors import OutpaceError, TraceInvalid
 from outpace.race.directory import save
 from outpace.race.report.page import render, write
-from outpace.race.result import Entry
-from outpace.race.settings import Settings
+from outpace.race.result import Entry, Settings
 from outpace.workloads.base import Metric
 from tests.support import made_races
 from tests.support.made_races import Run, failed, plain

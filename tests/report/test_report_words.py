@@ -6,8 +6,7 @@ import math
 from dataclasses import replace
 
 from outpace.race.report.words import headline_figures, sentences, verdict
-from outpace.race.result import Entry, Race
-from outpace.race.settings import Settings
+from outpace.race.result import Entry, Race, Settings
 from outpace.workloads.base import LOSS
 from tests.support import made_races
 from tests.support.made_races import duel, failed, plain
@@ -107,7 +106,7 @@ def test_one_system_alone_wins_nothing():
 
 def test_the_only_one_that_finished_wins_nothing():
     said = verdict(race(plain("ddp", 10), failed("sgp", "sgp")[0]))
-    assert said.startswith("Of all systems only torch DDP came to its end")
+    assert said.startswith("Of all systems only torch DDP finished")
     assert "sgp failed and is not ranked." in said
 
 
@@ -143,11 +142,11 @@ def test_a_single_attempt_that_failed_is_counted():
 
 def test_nobody_finished():
     said = verdict(race(failed("ddp", "torch DDP")[0], failed("sgp", "sgp")[0]))
-    assert said == "Nobody won: no system came to its end: torch DDP and sgp failed. There is nothing to compare."
+    assert said == "Nobody won: no system finished: torch DDP and sgp failed. There is nothing to compare."
 
 
 def test_nothing_ran_at_all():
-    assert verdict(race(interrupted=True)).startswith("Nobody won: no system came to its end. There is nothing")
+    assert verdict(race(interrupted=True)).startswith("Nobody won: no system finished. There is nothing")
 
 
 def test_an_interrupted_race_names_what_did_not_run():

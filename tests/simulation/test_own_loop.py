@@ -91,7 +91,7 @@ def test_generators_nobody_seeded_begin_as_in_processes_of_their_own() -> None:
         ({"fn": train, "foo": 1}, "simulate\\(\\) has no option 'foo'"),
         ({"fn": train, "imbalance": None}, "imbalance=None must be a name"),
         ({"fn": train, "ranks": 0}, "ranks=0 must be a whole number"),
-        ({"fn": train, "ranks": 10**6}, "more than is simulated here"),
+        ({"fn": train, "ranks": 10**6}, "more than outpace simulates"),
     ],
 )
 def test_wrong_arguments_are_named(arguments: dict[str, object], words: str) -> None:
@@ -155,7 +155,7 @@ def test_a_rank_that_never_comes_is_named() -> None:
         if os.environ["RANK"] == "0":
             train("allreduce")
 
-    with pytest.raises(outpace.OutpaceError, match="simulated rank 0 waits for ever"):
+    with pytest.raises(outpace.OutpaceError, match="simulated rank 0 waits forever"):
         outpace.simulate(absent, ranks=2)
 
 

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from outpace.job.environment import environment_of
+from outpace.job.store import open_store
 from outpace.launching.leash import die_with_parent
-from outpace.launching.places import environment_of, open_store
 from tests.support import host_faults
 
 

@@ -10,8 +10,8 @@ import torch
 
 import outpace
 from outpace.engines.arena.log import RECORD_BYTES
-from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
+from outpace.engines.cluster.shared_page import SharedPage
 from outpace.engines.cluster.store_log import _HEAD, MOST_RECORDS
 from tests.support.ranks import digest, my_rank
 from tests.support.store_faults import optimizer
@@ -54,7 +54,7 @@ def record() -> bytes:
         opt.step()
     engine = opt._engine
     records = os.pread(engine._files.log, MOST_RECORDS * RECORD_BYTES, 0)
-    sealed = seal(Desk(engine._memory).key, FIRST_ENTRY, _HEAD.pack(0, 1, len(records)) + records, bytes(32))
+    sealed = seal(SharedPage(engine._memory).key, FIRST_ENTRY, _HEAD.pack(0, 1, len(records)) + records, bytes(32))
     opt.finish()
     return sealed
 

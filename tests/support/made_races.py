@@ -10,9 +10,9 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from outpace.observe.trace import Given, RankTrace, Step, Trace, TracedRound
-from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult
-from outpace.race.settings import Settings
+from outpace.observe.schema import Given, Step, TracedRound
+from outpace.observe.trace import RankTrace, Trace
+from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult, Settings
 from outpace.workloads.base import ACCURACY, LOSS, Metric
 
 MS = 1_000_000
@@ -56,9 +56,8 @@ class Run:
 
     def _step(self, rank: int, number: int, at: int, late: int, round_: int) -> Step:
         waited = (at - self.ready[rank]) / 1e9
-        return Step(
-            number, self.begin[rank], self.ready[rank], at + APPLY_NS, waited, APPLY_NS / 1e9, late, round_, None
-        )._replace(version=self.version[rank])
+        times = self.begin[rank], self.ready[rank], at + APPLY_NS, waited, APPLY_NS / 1e9
+        return Step(number, *times, round=round_, version=self.version[rank], late=late)
 
     @property
     def seconds(self) -> float:

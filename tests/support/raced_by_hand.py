@@ -1,7 +1,6 @@
 """Races made by hand, for tests of what follows from them."""
 
-from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult
-from outpace.race.settings import Settings
+from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult, Settings
 from outpace.workloads.base import ACCURACY
 
 

@@ -14,8 +14,8 @@ from typing import NamedTuple
 from torch.distributed import TCPStore
 
 import outpace
-from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.sealing import seal
+from outpace.engines.cluster.shared_page import SharedPage
 from tests.support.host_faults import agents_of, parent_of
 from tests.support.ranks import Counter, Report, digest, my_rank
 
@@ -67,7 +67,7 @@ def at(what: str) -> str:
 
 
 def next_entry(counter: Counter) -> int:
-    return Desk(counter.opt._engine._memory).progress.entries
+    return SharedPage(counter.opt._engine._memory).progress.entries
 
 
 # -- in the store ------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def meddle_where_nobody_looks_any_more(counter: Counter) -> None:
 
 def look_for_the_key(counter: Counter) -> object:
     """(whether the token is in the store, processes of this machine whose command line has the key)."""
-    desk = Desk(counter.opt._engine._memory)
+    desk = SharedPage(counter.opt._engine._memory)
     found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _shows(pid, desk.key)]
     return stranger().check(["outpace/0/0/token"]), found
 

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from outpace.errors import InvalidRules, OutpaceError
-from outpace.workloads import functions, workload
-from outpace.workloads.code import Code, lengths_of
-from outpace.workloads.functions import BEGIN, HELD_OUT, PADDING, TOKENS, TRAINED, VOCABULARY, corpus
+from outpace.workloads import code, workload
+from outpace.workloads.code import BEGIN, HELD_OUT, PADDING, TOKENS, TRAINED, VOCABULARY, Code, corpus, lengths_of
 
 
 def costs(task: Code, world: int) -> torch.Tensor:
@@ -32,19 +31,19 @@ def test_functions_are_spelled_within_the_vocabulary_and_cut_off() -> None:
 
 def test_spelling_loses_nothing_but_what_is_cut_off() -> None:
     text = "def f(self):\n    return self.zyx + 1"
-    vocabulary = functions._vocabulary([text] * 3 + ["def self return"])
+    vocabulary = code._vocabulary([text] * 3 + ["def self return"])
     by_token = {token: piece for piece, token in vocabulary.items()}
-    assert "".join(by_token[int(token)] for token in functions._spelled(text, vocabulary)) == text
+    assert "".join(by_token[int(token)] for token in code._spelled(text, vocabulary)) == text
     del vocabulary["zyx"]
-    assert "".join(by_token[int(token)] for token in functions._spelled(text, vocabulary)) == text
+    assert "".join(by_token[int(token)] for token in code._spelled(text, vocabulary)) == text
 
 
 def test_no_module_is_both_trained_on_and_held_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(functions, "TRAINED", 20)
-    monkeypatch.setattr(functions, "HELD_OUT", 4)
+    monkeypatch.setattr(code, "TRAINED", 20)
+    monkeypatch.setattr(code, "HELD_OUT", 4)
     for number in range(60):
         (tmp_path / f"m{number}.py").write_text(f"def f():\n    return {number}\n\nclass C:\n    def g(s): {number}\n")
-    trained, held_out = functions._functions(tmp_path)
+    trained, held_out = code._functions(tmp_path)
     modules = [{text.split()[-1] for text in part} for part in (trained, held_out)]
     assert [len(part) for part in (trained, held_out)] == [20, 4]
     assert not modules[0] & modules[1]
@@ -53,14 +52,14 @@ def test_no_module_is_both_trained_on_and_held_out(tmp_path: Path, monkeypatch: 
 def test_modules_that_cannot_be_parsed_and_letters_beyond_ascii_are_left_out(tmp_path: Path) -> None:
     module = tmp_path / "module.py"
     module.write_text("def broken(:")
-    assert list(functions._cut(module)) == []
+    assert list(code._cut(module)) == []
     module.write_text("def f():\n    return 'ü'\nasync def g(): pass\n", encoding="utf-8")
-    assert list(functions._cut(module)) == ["async def g(): pass\n"]
+    assert list(code._cut(module)) == ["async def g(): pass\n"]
 
 
 def test_a_python_without_its_source_is_told(tmp_path: Path) -> None:
     with pytest.raises(OutpaceError, match=r"holds only 0 of the 2,432 functions .* choose another workload"):
-        functions._functions(tmp_path)
+        code._functions(tmp_path)
 
 
 def test_each_target_is_what_follows_its_inputs() -> None:

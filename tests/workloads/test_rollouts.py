@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import torch
 
-from outpace.workloads import corridors
-from outpace.workloads.corridors import PATIENCE, SIDES, Floats, play
-from outpace.workloads.rollouts import DISCOUNT, SCENES, Rollouts, Walker, _returns, _scenes
+from outpace.workloads import rollouts
+from outpace.workloads.rollouts import (
+    DISCOUNT,
+    PATIENCE,
+    SCENES,
+    SIDES,
+    Floats,
+    Rollouts,
+    Walker,
+    _returns,
+    _scenes,
+    play,
+)
 
 
 def at_random(senses: Floats) -> Floats:
@@ -23,7 +33,7 @@ def by_the_rule(senses: Floats) -> Floats:
 
 @pytest.fixture
 def in_bright_light(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(corridors, "DIMNESS", 0.0)
+    monkeypatch.setattr(rollouts, "DIMNESS", 0.0)
 
 
 @pytest.mark.usefixtures("in_bright_light")
@@ -53,7 +63,7 @@ def test_what_happens_in_an_episode_does_not_depend_on_its_companions() -> None:
 
 
 def test_corridors_are_as_unequal_as_the_times_of_dd_ppo() -> None:
-    seconds = corridors.lengths(np.arange(20_000)) / corridors.CELLS_PER_S
+    seconds = rollouts.lengths(np.arange(20_000)) / rollouts.CELLS_PER_S
     assert np.median(seconds) == pytest.approx(1.95, abs=0.13), "cells are whole"
     assert seconds.mean() == pytest.approx(2.29, abs=0.1)
     assert (seconds > 4).mean() == pytest.approx(0.043, abs=0.01)

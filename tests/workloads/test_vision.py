@@ -10,8 +10,7 @@ import torch
 
 from outpace.errors import OutpaceError
 from outpace.workloads import vision, workload
-from outpace.workloads.images import read_idx
-from outpace.workloads.vision import DEBIAN, HELD_OUT, TRAINED, Vision
+from outpace.workloads.vision import DEBIAN, HELD_OUT, TRAINED, Vision, read_idx
 
 FILES = {"train": TRAINED, "t10k": HELD_OUT}
 
@@ -62,7 +61,7 @@ def test_without_the_package_the_small_digits_are_trained_on_as_long() -> None:
 
 
 def test_a_directory_that_does_not_exist_is_named() -> None:
-    with pytest.raises(OutpaceError, match=r"data=/no/such/place, which is no directory.*train-images-idx3-ubyte"):
+    with pytest.raises(OutpaceError, match=r"data=/no/such/place, which is not a directory.*train-images-idx3-ubyte"):
         Vision(data="/no/such/place")
 
 

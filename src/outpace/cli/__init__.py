@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from outpace.cli import advise, race, report, run, simulate, trace, watch
+from outpace.cli import advise, race, run, simulate, trace, watch
 from outpace.cli.parser import OneLineParser
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid, UnknownName
 
@@ -23,9 +23,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except (InvalidRules, TraceInvalid, UnknownName) as error:
-        return _complain(arguments.command, error, 2)
+        return _report_error(arguments.command, error, 2)
     except OutpaceError as error:
-        return _complain(arguments.command, error, 1)
+        return _report_error(arguments.command, error, 1)
 
 
 def _parser() -> OneLineParser:
@@ -40,7 +40,7 @@ def _parser() -> OneLineParser:
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     run.add(commands)
     race.add(commands)
-    report.add(commands)
+    race.add_report(commands)
     simulate.add(commands)
     trace.add(commands)
     watch.add(commands)
@@ -48,6 +48,6 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def _complain(command: str, error: OutpaceError, code: int) -> int:
+def _report_error(command: str, error: OutpaceError, code: int) -> int:
     print(f"outpace {command}: {error}", file=sys.stderr)
     return code

@@ -1,90 +1,106 @@
-"""What all commands share that run one system after the other and compare them: their course and their report.
+"""What commands share that compare systems: what is seen while they run, the command that repeats it, and the table.
 
-Owns what happens at Ctrl-C, the command that repeats a run, and how tables and notes are printed.
+Progress goes to standard error: bars on a terminal, plain lines elsewhere.
 """
 
 from __future__ import annotations
 
-import json
+import math
 import shlex
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import fields
+from statistics import fmean
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from rich import box
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
-from outpace.cli.progress import ShowStep, Watcher
+from outpace.engines.virtual.agents import Load
+from outpace.simulation import BASELINE, Standing, Timing, Training, full_round_s
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-    from typing_extensions import Self
 
+
+#: Told of the steps made, and of what goes with them; before the first step, of what is being done.
+ShowStep = Callable[[int, str], None]
+
+WIDE = 100  #: columns of a terminal that has room to spare
+LINE_EVERY_S = 10.0  #: how often a log gets a line about a run
 S = TypeVar("S", bound="DataclassInstance")
-R = TypeVar("R")
 
 
-@dataclass
-class ComparisonBase(ABC, Generic[S, R]):
-    """The systems that are compared, and what came of those that ran."""
+class Watcher(Protocol):
+    """Shows systems that run one after the other."""
 
-    settings: S  #: what they have in common
-    systems: list[str]
-    outcomes: list[R] = field(default_factory=list)
-    interrupted: bool = False
+    def follow(self, index: int) -> AbstractContextManager[ShowStep]:
+        """A context in which system `index` runs, with the function that is told of its steps."""
 
-    def run(self, watch: Watcher, one: Callable[[str, ShowStep], R]) -> None:
-        """Runs one system after the other; Ctrl-C ends the current one and keeps what is there. Blocks."""
-        try:
-            for index, name in enumerate(self.systems):
-                with watch.follow(index) as show:
-                    self.outcomes.append(one(name, show))
-        except KeyboardInterrupt:
-            self.interrupted = True
 
-    @abstractmethod
-    def command(self) -> str:
-        """What repeats this run."""
+@contextmanager
+def watcher(titles: Sequence[str], steps: int) -> Iterator[Watcher]:
+    """Shows the progress of these systems on standard error, as well as that can."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Lines(titles, steps, console)
+        return
+    with Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=None),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}", justify="right", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        expand=True,
+    ) as progress:
+        yield Bars(titles, steps, progress)
 
-    def header(self) -> dict[str, Any]:
-        """What every document for scripts begins with."""
-        from outpace import __version__
 
-        return {
-            "outpace": __version__,
-            "command": self.command(),
-            "settings": asdict(self.settings),
-            "interrupted": self.interrupted,
-        }
+class Bars:
+    """One bar for each system; those to come are already there."""
 
-    def report(self, as_json: bool, to_json: Callable[[Self], dict[str, Any]], show: Callable[[Self], None]) -> int:
-        """Prints what was found, for scripts or for people, and returns the exit code."""
-        if as_json:
-            print(json.dumps(to_json(self), indent=2))
-        else:
-            show(self)
-        return 130 if self.interrupted else 0
+    def __init__(self, titles: Sequence[str], steps: int, progress: Progress) -> None:
+        self._progress = progress
+        self._tasks = [progress.add_task(title, total=steps, start=False, note=" " * 12) for title in titles]
 
-    def print_report(self, what: str, table: Callable[[int], Table], notes: Callable[[], Mapping[str, str]]) -> None:
-        """How many ran if not all did, the table, what its columns mean and how to repeat it, on standard output.
+    @contextmanager
+    def follow(self, index: int) -> Iterator[ShowStep]:
+        """Moves the bar of this system. Its clock starts with the context, so it includes all that goes before."""
+        task = self._tasks[index]
+        self._progress.start_task(task)
+        yield lambda step, note: self._progress.update(task, completed=step, note=note.rjust(12))
+        self._progress.stop_task(task)
 
-        `what` is compared, in the plural; the table is told how many columns the terminal has.
-        """
-        console = Console(highlight=False, markup=False, emoji=False)
-        if self.interrupted:
-            ran = f"{len(self.outcomes)} of {len(self.systems)} {what} ran to their end"
-            console.print(f"Interrupted: {ran}.", style="yellow")
-        if not self.outcomes:
-            return
-        console.print()
-        console.print(table(console.width))
-        described = notes()
-        console.print(notes_grid(described))
-        # Not wrapped, so that it can be copied whole.
-        repeat = "repeat".ljust(max(map(len, described)) + 2)
-        console.print(Text.assemble((repeat, "bold"), self.command()), soft_wrap=True)
+
+class Lines:
+    """A line for each thing that begins, one when it ends, and one now and then between: for logs."""
+
+    def __init__(self, titles: Sequence[str], steps: int, console: Console) -> None:
+        self._titles, self._steps, self._console = titles, steps, console
+
+    @contextmanager
+    def follow(self, index: int) -> Iterator[ShowStep]:
+        title, last, said = self._titles[index], "", time.monotonic()
+
+        def show(step: int, note: str) -> None:
+            nonlocal last, said
+            last = note
+            if step == 0:
+                self._say(title, note)
+            elif time.monotonic() > said + LINE_EVERY_S:
+                said = time.monotonic()
+                self._say(title, f"{step:,} of {self._steps:,} steps", note)
+
+        yield show
+        self._say(title, f"{self._steps:,} steps", last)
+
+    def _say(self, title: str, *words: str) -> None:
+        text = f"{title}: {', '.join(filter(None, words))}"
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def replay(command: str, settings: S, usual: S, **others: str) -> str:
@@ -102,7 +118,7 @@ def replay(command: str, settings: S, usual: S, **others: str) -> str:
 
 
 def _typed(value: object) -> str:
-    """As one would type it, and exactly."""
+    """As one would type it, without rounding."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
@@ -114,3 +130,185 @@ def notes_grid(notes: Mapping[str, str]) -> Table:
     for name, text in notes.items():
         grid.add_row(name, text)
     return grid
+
+
+# -- strategies compared in simulated time -----------------------------------------------------------------------------
+
+
+def standing_json(standing: Standing) -> dict[str, Any]:
+    slowest, compute_s = standing.slowest, standing.compute_s
+    return {
+        "baseline": BASELINE,
+        "ideal_steps_per_s": _finite(standing.ideal),
+        "full_round_ms": full_round_s(standing.scenario) * 1000,
+        "mean_compute_ms": fmean(compute_s) * 1000,
+        "slowest": {"rank": slowest, "compute_ms": compute_s[slowest] * 1000},
+        "fair_share": 1 / standing.scenario.ranks,
+        "strategies": [_strategy_json(standing, run) for run in standing.runs],
+    }
+
+
+def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
+    trained = _trained(run) if isinstance(run, Training) else {}
+    return {
+        "strategy": run.strategy,
+        "steps_per_s": _finite(run.throughput),
+        "speedup": _finite(standing.speedup(run)),
+        "share_of_ideal": _finite(standing.share_of_ideal(run)),
+        "seconds": run.seconds,
+        "steps": run.steps,
+        "rounds": run.rounds,
+        "waited_share": run.waited_share,
+        "waited_s": fmean(run.waited_s),
+        "late_share": run.late_share,
+        "staleness": {
+            "p50": run.staleness_of(0.5),
+            "p99": run.staleness_of(0.99),
+            "max": max(run.staleness, default=0),
+            "counts": dict(sorted(run.staleness.items())),
+        },
+        "dropped_share": 1 - run.applied_share,
+        "slowest_share": run.share(standing.slowest),
+        "digest": run.digest,
+        **({} if run.load is None else {"load": _load_json(run, run.load)}),
+        **trained,
+        "ranks": [
+            {
+                "rank": rank,
+                "waited_s": run.waited_s[rank],
+                "share": run.share(rank),
+                "on_time": tally.on_time,
+                "late": tally.carried,
+                "dropped": tally.dropped,
+            }
+            for rank, tally in enumerate(run.tallies)
+        ],
+    }
+
+
+def _load_json(run: Timing, load: Load) -> dict[str, Any]:
+    return {
+        "events": load.events,
+        "log_entries": load.entries,
+        "lost_races": load.lost,
+        "store_ops": load.ops,
+        "store_ops_per_round": _finite(run.store_ops_per_round),
+        "store_ops_per_s": load.ops_per_s,
+        "store_busy_share": load.store_share,
+        "busiest_link_share": load.link_share,
+        "commit_ms": load.commit_s * 1000,
+    }
+
+
+def standing_table(
+    standing: Standing,
+    title: str,
+    width: int,
+    more: Mapping[str, Sequence[str]],
+    name: Callable[[str], str] = str,
+) -> Table:
+    """How strategies compare, for a terminal of so many columns, with `more` than their timing in the last ones.
+
+    `name` is what people read for a strategy.
+    """
+    table = Table(
+        title=title,
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0) if width >= WIDE else 0,
+    )
+    table.add_column("strategy", overflow="fold")
+    columns = ["steps/s", "speed-up", "ideal", "waited", "late", "stale", "dropped", "share"]
+    for column in (*columns, *more):
+        table.add_column(column, justify="right", no_wrap=True)
+    best = max(standing.speedup(run) for run in standing.runs)
+    for run, *last in zip(standing.runs, *more.values(), strict=True):
+        style = "bold green" if standing.speedup(run) == best and best > 1 else None
+        table.add_row(_folded(name(run.strategy), width), *_cells(standing, run), *last, style=style)
+    return table
+
+
+def _folded(name: str, width: int) -> str:
+    """On a narrow terminal a strategy's options go into lines of their own."""
+    return name if width >= WIDE else name.replace(":", ":\n ", 1).replace(",", ",\n ").replace(" (", "\n (")
+
+
+def _cells(standing: Standing, run: Timing) -> list[str]:
+    ideal = standing.share_of_ideal(run)
+    return [
+        figure(run.throughput),
+        speedup(standing, run),
+        f"{ideal:.0%}" if math.isfinite(ideal) else "-",
+        f"{run.waited_share:.0%}",
+        f"{run.late_share:.0%}",
+        f"{run.staleness_of(0.5)}/{run.staleness_of(0.99)}/{max(run.staleness, default=0)}",
+        f"{1 - run.applied_share:.0%}",
+        _percent(run.share(standing.slowest)),
+    ]
+
+
+def speedup(standing: Standing, run: Timing) -> str:
+    """Over the baseline; a dash for what cannot be said."""
+    gain = standing.speedup(run)
+    return f"{gain:.2f}x" if math.isfinite(gain) else "-"
+
+
+def figure(value: float) -> str:
+    """Four digits or more; a dash for what is not finite."""
+    if not math.isfinite(value):
+        return "-"
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"
+
+
+def column_notes(standing: Standing) -> dict[str, str]:
+    """What the columns of the table mean."""
+    return {
+        "steps/s": "of all ranks together, for steps whose contribution was applied",
+        "speed-up": f"of steps/s over {BASELINE}, where every round waits for every rank",
+        "ideal": _about_ideal(standing),
+        "waited": _about_waited(standing),
+        "late": "share of the applied contributions that a later round took in than the one they were computed for",
+        "stale": "rounds from computing to applying: half, 99 % and all of the contributions have no more",
+        "dropped": "share of the contributions that no round took in",
+        "share": _about_share(standing),
+    }
+
+
+def _about_waited(standing: Standing) -> str:
+    text = "share of the time that ranks waited for others or for a result, mean over ranks"
+    return f"{text}; not for the slowest once they had made all of their steps" if standing.scenario.is_split else text
+
+
+def _about_ideal(standing: Standing) -> str:
+    text = f"share of {figure(standing.ideal)} steps/s: nobody ever waits, communication costs nothing"
+    if standing.scenario.is_split:
+        text += ", and the slowest rank has as many steps to make as the others"
+    if any(standing.share_of_ideal(run) > 1 for run in standing.runs):
+        return text + ". More than that is luck: in a short run, ranks do not meet with the same delays"
+    return text
+
+
+def _about_share(standing: Standing) -> str:
+    rank, compute_s = standing.slowest, standing.compute_s
+    text = f"of rank {rank} in what was applied, where {_percent(1 / len(compute_s))} would be even. "
+    longest = f"{figure(compute_s[rank] * 1000)} ms a step"
+    if compute_s[rank] == min(compute_s):
+        return f"{text}All ranks compute {longest}"
+    ratio = compute_s[rank] / fmean(compute_s)
+    return f"{text}It is the slowest: it computes {longest} in the mean, {ratio:.2f} times the mean of all"
+
+
+def _percent(share: float) -> str:
+    """Three digits: among many ranks, the share of one is small."""
+    return f"{share * 100:.3g}%"
+
+
+def _trained(run: Training) -> dict[str, Any]:
+    loss, metric = (_finite(value) for value in run.held_out)
+    return {"held_out_loss": loss, f"held_out_{run.metric.name}": metric, "weights": run.weights}
+
+
+def _finite(value: float) -> float | None:
+    """None for what JSON has no number for: a run that takes no time has no rate, and a loss may diverge."""
+    return value if math.isfinite(value) else None

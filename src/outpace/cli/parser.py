@@ -1,4 +1,4 @@
-"""Parsing shared by all commands. Owns how a wrong command line is answered: in one line."""
+"""Parsing shared by all commands. A wrong command line gets an answer of one line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from outpace.simulation.scenario import DATA, SHARED, SPLIT
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose complaints are one line, without the usage."""
+    """An argument parser whose error messages are one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
         """Says what is wrong and where help is, and exits with code 2."""
@@ -116,7 +116,7 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """Whose work is whose in simulated time."""
+    """How work is divided in simulated time."""
     parser.add_argument(
         "--data",
         choices=DATA,
@@ -127,13 +127,13 @@ def add_data(parser: argparse.ArgumentParser) -> None:
 
 
 def paragraph(text: str, first: str = "", others: str = "") -> str:
-    """Wrapped for help texts that are not wrapped again, with what the first line and the others begin with."""
+    """Wrapped text for raw help, with the prefixes of the first line and of the others."""
     columns = shutil.get_terminal_size().columns - 2  # as argparse has it
     return textwrap.fill(" ".join(text.split()), columns, initial_indent=first, subsequent_indent=others)
 
 
 def listing(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names with a line about each, for help texts that are not wrapped again."""
+    """Names with a line about each, for raw help texts."""
     pairs = list(rows)
     width = max(len(name) for name, _ in pairs) + 2
     return "\n".join([f"{title}:", *(paragraph(text, f"  {name:{width}}", " " * (width + 2)) for name, text in pairs)])

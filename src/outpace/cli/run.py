@@ -11,27 +11,26 @@ from typing import Any
 
 from outpace.cli.parser import at_least_one, paragraph, quantity, whole_number
 from outpace.errors import InvalidRules
-from outpace.launching.restarts import FIRST_S, HEALTHY_S, LONGEST_S, WINDOW_S
-from outpace.launching.screen import say
+from outpace.job.machine import check_memory
+from outpace.launching.child import FIRST_S, HEALTHY_S, LONGEST_S, WINDOW_S, say
 from outpace.launching.supervisor import Job, Supervisor
-from outpace.race.memory import check_memory
 
 DESCRIPTION = """
-Runs a training script on this machine as torchrun does, once for each rank. A rank that dies is started again, alone:
-the others go on, and it takes up their weights, optimizer state and round, and contributes from there.
+Runs a training script on this machine as torchrun does, once for each rank. A rank that dies is restarted, alone:
+the others go on, and it takes over their weights, optimizer state and round, and contributes from there.
 """
 RESTARTING = f"""
-A rank dies if it is killed, raises or exits with another code than 0. It is started again after {FIRST_S} s, twice
+A rank dies if it is killed, raises or exits with a code other than 0. It is restarted after {FIRST_S} s, twice
 that the next time and so on up to {LONGEST_S:.0f} s; after a life of {HEALTHY_S:.0f} s, after {FIRST_S} s again. If
-every rank raises before training has begun, or no rank is left to take the weights from, all ends. A script that goes
-on where the others are begins with `for step in range(optimizer.stats.round, steps)`.
+every rank raises before training has begun, or no rank is left to take the weights from, the run ends. A script that
+continues where the others are begins with `for step in range(optimizer.stats.round, steps)`.
 """
 ENDING = """
 SIGINT (Ctrl-C), SIGTERM and SIGHUP are passed on to the ranks; a second one kills them at once. The traceback of the
 rank that ended the run is repeated last.
 """
 CODES = """exit codes:
-  0    every rank came to its end
+  0    every rank finished
   1    a rank failed for good, or too few were left (BelowQuorum)
   2    the command line is wrong; nothing was started
   129, 130, 143    ended by SIGHUP, SIGINT (Ctrl-C) or SIGTERM"""
@@ -41,10 +40,9 @@ seconds = quantity("seconds")
 
 
 def add(commands: Any) -> None:
-    """Describes the command."""
     parser = commands.add_parser(
         "run",
-        help="run a training script; a rank that dies is started again and rejoins",
+        help="run a training script; a rank that dies is restarted and rejoins",
         usage="outpace run -n N [options] script.py [arguments of the script]",
         description=paragraph(DESCRIPTION),
         epilog="\n\n".join((paragraph(RESTARTING), paragraph(ENDING), CODES)),
@@ -59,24 +57,24 @@ def add(commands: Any) -> None:
         type=whole_number,
         default=USUAL.max_restarts,
         metavar="K",
-        help=f"of one rank within {WINDOW_S / 60:.0f} minutes; 0 for none: the first death ends all (%(default)d)",
+        help=f"of one rank within {WINDOW_S / 60:.0f} minutes; 0: the first death ends the run (%(default)d)",
     )
     option(
         "--min-ranks",
         type=at_least_one,
         metavar="M",
-        help="with fewer ranks living or finished all ends with BelowQuorum (what the script says, else 1)",
+        help="with fewer ranks alive or finished, the run ends with BelowQuorum (the script's argument, else 1)",
     )
     option(
         "--stop-within",
         type=seconds,
         default=USUAL.stop_within_s,
         metavar="S",
-        help="time for ranks that were asked to end, before they are killed (%(default)g)",
+        help="how long ranks may take to end when asked, before they are killed (%(default)g)",
     )
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
-    kind.add_argument("--no-python", action="store_true", help="the script is a program to be run as it is")
+    kind.add_argument("--no-python", action="store_true", help="the script is a program of its own, not Python")
     option("script", metavar="script.py", help="what each rank runs")
     option("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the script")
     parser.set_defaults(run=run)

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from dataclasses import fields
-from functools import partial
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from outpace.cli.comparison import (
+    ShowStep,
+    Watcher,
+    column_notes,
+    figure,
+    notes_grid,
+    replay,
+    standing_json,
+    standing_table,
+    watcher,
+)
 from outpace.cli.parser import add_data, add_settings, at_least_one, listing, megabytes, milliseconds, paragraph
-from outpace.cli.progress import ShowStep, watcher
-from outpace.cli.simulate_report import SYSTEMS, USUAL, Comparison, figure, print_report, to_json
 from outpace.engines.virtual.network import NETWORKS, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
-from outpace.simulation import BASELINE, Scenario, Timing, full_round_s, simulate_timing, simulate_training
+from outpace.race.report.table import counted
+from outpace.simulation import (
+    BASELINE,
+    Scenario,
+    Standing,
+    Timing,
+    Training,
+    full_round_s,
+    simulate_timing,
+    simulate_training,
+)
 from outpace.strategies import strategy
 from outpace.strategies import table as strategy_table
 from outpace.workloads import names as workload_names
 from outpace.workloads import workload
+from outpace.workloads.base import LOSS
 
 DESCRIPTION = """
 Runs strategies through a cluster that you describe, in simulated time, and shows which would be faster and who would
@@ -27,7 +52,7 @@ round what --network makes of --payload-mb (LogGP: latency, overhead and gap per
 them). The strategies are the very code that trains for real, and so is every decision on who is in which round. On a
 cluster (--hosts) what ranks say goes through a store, as with torchrun on several hosts: then its load is shown, too.
 """
-EPILOG = "Options go behind the name: --imbalance slow:k=2,factor=3 --network ethernet:gbps=100,ranks_per_host=4"
+EPILOG = "Options follow the name: --imbalance slow:k=2,factor=3 --network ethernet:gbps=100,ranks_per_host=4"
 
 ABOUT_NETWORKS = {
     "host": "One small machine, in whose memory all ranks meet.",
@@ -38,12 +63,13 @@ ABOUT_NETWORKS = {
     "cluster": "Ethernet as outpace uses it itself: the log in one of torch's stores, a ring for sums, and rows that "
     "are sent when they are published.",
 }
+SYSTEMS = (BASELINE, "eager-majority", "eager-solo", "eager:quorum=adaptive")  #: unless one asks for others
+USUAL = Scenario(imbalance="random:k=1,delay_ms=200")
 ON_HOSTS = "cluster"  #: the network, unless one asks for another
 LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits
 
 
 def add(commands: Any) -> None:
-    """Describes the command."""
     lists = (
         listing("strategies", strategy_table()),
         listing("imbalance models", imbalance_table()),
@@ -62,7 +88,7 @@ def add(commands: Any) -> None:
         SYSTEMS,
         ranks="simulated ranks",
         compute="computing of a step, undisturbed",
-        strategies=f"what to compare, between commas; {BASELINE} always runs, as the baseline",
+        strategies=f"what to compare, separated by commas; {BASELINE} always runs, as the baseline",
         seed="of imbalance and workload",
     )
     size.add_argument(
@@ -70,7 +96,7 @@ def add(commands: Any) -> None:
         type=at_least_one,
         metavar="N",
         help=f"instead of --ranks: simulated hosts, each with the network's ranks_per_host; the network is {ON_HOSTS} "
-        "unless you say another",
+        "unless you name another",
     )
     option = parser.add_argument
     option(
@@ -93,13 +119,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulates one strategy after the other and reports. Blocks; returns the exit code."""
     comparison = _checked(arguments)
     titles = [comparison.title(name) for name in comparison.systems]
-    with watcher(titles, comparison.settings.ranks * comparison.settings.steps) as watch:
-        comparison.run(watch, partial(_simulate, comparison))
-    return comparison.report(arguments.json, to_json, print_report)
+    with watcher(titles, comparison.scenario.ranks * comparison.scenario.steps) as watch:
+        comparison.run(watch)
+    if arguments.json:
+        print(json.dumps(to_json(comparison), indent=2))
+    else:
+        print_report(comparison)
+    return 130 if comparison.interrupted else 0
 
 
 def _checked(arguments: argparse.Namespace) -> Comparison:
-    """Raises what is wrong before anything runs."""
     scenario = _scenario(arguments)
     asked = list(dict.fromkeys(arguments.strategies or SYSTEMS))
     for name in asked:
@@ -146,11 +175,11 @@ def _size(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _check_length(longest_ns: float) -> None:
     if longest_ns > LONGEST_NS:
-        raise InvalidRules("this would take centuries, more than simulated time can count; make its times smaller")
+        raise InvalidRules("this would take centuries, more than simulated time can count; use shorter times")
 
 
 def _simulate(comparison: Comparison, name: str, show: ShowStep) -> Timing:
-    scenario = comparison.settings
+    scenario = comparison.scenario
     show(0, "simulating")
     comparison.standing.measure()
     _check_length(scenario.steps * max(comparison.standing.compute_s) * 1e9)
@@ -168,3 +197,127 @@ def _about_network(name: str) -> str:
     given = getattr(NETWORKS[name], "keywords", {})
     options = ", ".join(f"{key}={value:g}" for key, value in given.items() if not key.startswith("host_"))
     return " ".join(filter(None, (ABOUT_NETWORKS.get(name), options)))
+
+
+@dataclass
+class Comparison:
+    """Strategies in one scenario. The baseline is among them, also when nobody asked for it."""
+
+    scenario: Scenario
+    systems: list[str]
+    workload: str | None = None
+    baseline_is_extra: bool = False
+    outcomes: list[Timing] = field(default_factory=list)  #: of those that ran
+    interrupted: bool = False
+
+    def run(self, watch: Watcher) -> None:
+        """Runs one strategy after the other; Ctrl-C ends the current one and keeps what is there. Blocks."""
+        try:
+            for index, name in enumerate(self.systems):
+                with watch.follow(index) as show:
+                    self.outcomes.append(_simulate(self, name, show))
+        except KeyboardInterrupt:
+            self.interrupted = True
+
+    def command(self) -> str:
+        """What repeats this run."""
+        others = {}
+        asked = self.systems[1:] if self.baseline_is_extra else self.systems
+        if tuple(asked) != SYSTEMS:
+            others["strategies"] = ",".join(asked)
+        if self.workload is not None:
+            others["workload"] = self.workload
+        return replay("simulate", self.scenario, USUAL, **others)
+
+    def title(self, system: str) -> str:
+        return f"{system} (baseline)" if system == BASELINE and self.baseline_is_extra else system
+
+    @cached_property
+    def standing(self) -> Standing:
+        return Standing(self.scenario, self.outcomes)
+
+
+def to_json(comparison: Comparison) -> dict[str, Any]:
+    """All results, in plain values. What cannot be said is null."""
+    from outpace import __version__
+
+    return {
+        "outpace": __version__,
+        "command": comparison.command(),
+        "settings": asdict(comparison.scenario),
+        "interrupted": comparison.interrupted,
+        "workload": comparison.workload,
+        **standing_json(comparison.standing),
+    }
+
+
+def print_report(comparison: Comparison) -> None:
+    """How many ran if not all did, the table, what its columns mean and how to repeat it, on standard output."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    if comparison.interrupted:
+        ran = f"{len(comparison.outcomes)} of {len(comparison.systems)} strategies finished"
+        console.print(f"Interrupted: {ran}.", style="yellow")
+    if not comparison.outcomes:
+        return
+    console.print()
+    console.print(_table(comparison, console.width))
+    notes = _notes(comparison)
+    console.print(notes_grid(notes))
+    # Not wrapped, so that it can be copied whole.
+    repeat = "repeat".ljust(max(map(len, notes)) + 2)
+    console.print(Text.assemble((repeat, "bold"), comparison.command()), soft_wrap=True)
+
+
+def _table(comparison: Comparison, width: int) -> Table:
+    s = comparison.scenario
+    title = f"{counted(s.ranks, 'rank')}, imbalance {s.imbalance}, network {s.network}"
+    losses = [_loss(run) for run in comparison.outcomes if isinstance(run, Training)]
+    return standing_table(comparison.standing, title, width, {"loss": losses} if losses else {}, comparison.title)
+
+
+def _notes(comparison: Comparison) -> dict[str, str]:
+    s = comparison.scenario
+    notes = {
+        "simulation": "time is added up, not waited for; the strategies, and who is in which round, are the code that "
+        "trains for real",
+        "steps": f"{s.steps:,} by every rank, as data are split by DistributedSampler; measured until the slowest has "
+        "made its own (--data shared: one pool for all)"
+        if s.is_split
+        else f"{s.ranks * s.steps:,} in one pool: whoever is free takes the next; measured until the last one begins",
+        "network": f"a round of all ranks takes {'at least ' if s.links.has_store(s.ranks) else ''}"
+        f"{figure(full_round_s(s) * 1000)} ms, for {s.payload_mb:g} MB on {counted(s.links.hosts(s.ranks), 'host')}",
+        **({"store": _about_load(comparison)} if s.links.has_store(s.ranks) else {}),
+        **column_notes(comparison.standing),
+    }
+    if comparison.workload is not None:
+        notes["loss"] = _about_loss(comparison.workload, s.seed)
+    return notes
+
+
+def _about_load(comparison: Comparison) -> str:
+    """What the store and the links have to do, a line for each strategy."""
+    links = comparison.scenario.links
+    lines = [
+        f"the log is in one, which works {links.store_set_us:g} us for a compare_set and {links.store_get_us:g} us for "
+        "a get; every host reads every entry, and who is second to write one tries the next"
+    ]
+    for run in comparison.outcomes:
+        if run.load is not None:
+            load = run.load
+            lines.append(
+                f"{comparison.title(run.strategy)}: {figure(run.store_ops_per_round)} operations a "
+                f"{'round' if load.rounds else 'step'}, {figure(load.ops_per_s)}/s; busy {load.store_share:.0%} of the "
+                f"time, the busiest link {load.link_share:.0%}; in the log after {figure(load.commit_s * 1000)} ms"
+            )
+    return "\n".join(lines)
+
+
+def _about_loss(name: str, seed: int) -> str:
+    task = workload(name, seed)
+    return f"of {name} at the end, on held-out data; {figure(task.score(task.model()).loss)} before training"
+
+
+def _loss(run: Training) -> str:
+    """With the metric, of a task that has another one."""
+    other = "" if run.metric == LOSS else f" ({run.metric.text(run.held_out.metric)})"
+    return figure(run.held_out.loss) + other

@@ -7,10 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-from outpace.cli.trace_report import print_report, to_json
+from rich.console import Console
+from rich.table import Table
+
 from outpace.errors import InvalidRules
+from outpace.observe import figures
 from outpace.observe.perfetto import write_chrome
-from outpace.observe.trace_reader import read_trace
+from outpace.observe.reader import read_trace
+from outpace.observe.trace import Trace
 
 DESCRIPTION = """
 Shows how long each rank of a recorded run computed and waited, and which rank was the slowest. A run is recorded by
@@ -19,7 +23,6 @@ DistributedOptimizer(..., log_dir="runs/x"), or by outpace.record(optimizer, "ru
 
 
 def add(commands: Any) -> None:
-    """Describes the command."""
     parser = commands.add_parser("trace", help="what a recorded run spent its time on", description=DESCRIPTION)
     option = parser.add_argument
     option("path", metavar="RUN_DIR", help="directory of the recording, or one rank's file")
@@ -46,3 +49,89 @@ def _check_target(target: Path, source: Path) -> None:
     recorded = source.glob("*.jsonl") if source.is_dir() else [source]
     if target.resolve() in {file.resolve() for file in recorded}:
         raise InvalidRules(f"{target} is the recording itself; give another file for the export")
+
+
+def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
+    from outpace import __version__
+
+    return {
+        "outpace": __version__,
+        "world": trace.world,
+        "strategy": trace.strategy,
+        "payload_bytes": trace.payload_bytes,
+        "seconds": _seconds(trace),
+        "rounds": len(trace.rounds),
+        "communication_s": figures.communication_s(trace),
+        "slowest_over_mean": figures.slowest_over_mean(trace),
+        "slowest_rank": figures.slowest_rank(trace),
+        "ranks": _ranks(trace),
+        "skipped": list(trace.skipped),
+        "export": export,
+    }
+
+
+def _ranks(trace: Trace) -> list[dict[str, Any]]:
+    """A row for each rank; durations are means over its steps."""
+    compute, waiting = figures.compute_s(trace), figures.waiting_s(trace)
+    applying, late = figures.apply_s(trace), figures.late_steps_share(trace)
+    return [
+        {
+            "rank": rank,
+            "host": row.host,
+            "steps": len(row.steps),
+            "compute_s": compute[rank],
+            "waiting_s": waiting[rank],
+            "apply_s": applying[rank],
+            "late_share": late[rank],
+        }
+        for rank, row in trace.ranks.items()
+    ]
+
+
+def print_report(trace: Trace, export: str | None) -> None:
+    """The table, what stands out in it, and what was left out, on standard output."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    console.print()
+    console.print(_table(trace))
+    slowest = figures.slowest_rank(trace)
+    compute = figures.compute_s(trace)[slowest]
+    ratio = figures.slowest_over_mean(trace)
+    console.print(f"slowest        rank {slowest}: computes {_ms(compute)} a step")
+    console.print(f"imbalance      in a step, the slowest rank computes {ratio:.2f} times the mean")
+    console.print(f"communication  {_ms(figures.communication_s(trace))} a step: what the last rank to be ready waits")
+    for words in trace.skipped:
+        console.print(f"left out       {words}", style="yellow", soft_wrap=True)
+    if export is not None:
+        where = f"{export}: open it at https://ui.perfetto.dev or chrome://tracing"
+        console.print(f"timeline       {where}", soft_wrap=True)
+
+
+def _table(trace: Trace) -> Table:
+    found = f"{len(trace.ranks)} of {trace.world} ranks" if len(trace.ranks) < trace.world else f"{trace.world} ranks"
+    title = f"{found}, strategy {trace.strategy}, {_seconds(trace):.1f} s; means over steps"
+    table = Table(title=title, title_style="bold")
+    for name in ("rank", "steps", "computing", "waiting", "applying", "late"):
+        table.add_column(name, justify="right")
+    table.add_column("host")
+    slowest = figures.slowest_rank(trace)
+    for row in _ranks(trace):
+        table.add_row(
+            str(row["rank"]),
+            str(row["steps"]),
+            _ms(row["compute_s"]),
+            _ms(row["waiting_s"]),
+            _ms(row["apply_s"]),
+            f"{row['late_share']:.0%}",
+            row["host"],
+            style="bold" if row["rank"] == slowest and len(trace.ranks) > 1 else None,
+        )
+    return table
+
+
+def _seconds(trace: Trace) -> float:
+    """From the first step's beginning to the last step's end."""
+    return max(step.end_ns for rank in trace.ranks.values() for step in rank.steps) / 1e9
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.1f} ms"

@@ -10,8 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
+from torch import Tensor
 
 from outpace.errors import InvalidRules
+from outpace.randomness import index_of, splitmix64
+
+Tensors = Sequence[Tensor]
 
 
 class Codec:
@@ -22,56 +26,49 @@ class Codec:
         """Whether `reduce` is the weighted sum itself, so that a faster way to sum may take its place."""
         return True
 
-    def deposited(self, step: int, row: Sequence[torch.Tensor], present: Sequence[int]) -> None:
+    def deposited(self, step: int, row: Tensors, present: Sequence[int]) -> None:
         """Changes a contribution in place, after the gradients were copied in and before anybody else may read it.
 
         `present` is 0 for the tensors without a gradient: their rows are zero, and stay so. Does not block.
         """
 
-    def reduce(
-        self,
-        out: torch.Tensor,
-        rows: Sequence[torch.Tensor],
-        factors: Sequence[float],
-        seeds: Sequence[int],
-        chunk: int,
-    ) -> None:
+    def reduce(self, out: Tensor, rows: Tensors, factors: Sequence[float], seeds: Sequence[int], chunk: int) -> None:
         """Writes the coded sum of one chunk of all contributions into `out`, which has the accumulator's dtype.
 
         Deterministic. `seeds` has a `contribution_seed` for every row. Where a row is not finite, neither is `out`.
         """
         add_rows(out, rows, factors)
 
-    def applied(self, step: int, result: Sequence[torch.Tensor]) -> None:
+    def applied(self, step: int, result: Tensors) -> None:
         """A round with this rank's contribution of that step is applied. Only reads the result."""
 
     def dropped(self, step: int) -> None:
         """The contribution of that step was dropped or refused, or its round was void: nothing of it is applied."""
 
     def forget(self, step: int) -> None:
-        """What became of the contribution of that step will not be known: its round was passed over."""
+        """The fate of that step's contribution will never be known: its round was skipped."""
 
     def in_flight(self) -> list[int]:
-        """Steps whose contributions were neither applied nor dropped so far, oldest first. Empty if nobody counts."""
+        """Steps whose contributions are neither applied nor dropped yet, oldest first. Empty if it keeps no count."""
         return []
 
-    def state(self) -> dict[str, torch.Tensor]:
+    def state(self) -> dict[str, Tensor]:
         """Copies of all that this rank's codec remembers, for a checkpoint."""
         return {}
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
-        """Becomes what `state` returned. Raises if it comes from a codec that remembers something else."""
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Becomes what `state` returned. Raises if another kind of codec saved it."""
         if state:
             raise InvalidRules(
                 f"the checkpoint holds gradients that a codec had kept back ({min(state)}, ...), and {self!r} keeps "
-                "none. Resume with the codec it was saved with, or take them out of the checkpoint to lose them"
+                "none. Resume with the codec it was saved with, or remove them from the checkpoint to discard them"
             )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
 
 
-def add_rows(out: torch.Tensor, rows: Iterable[torch.Tensor], factors: Iterable[float]) -> None:
+def add_rows(out: Tensor, rows: Iterable[Tensor], factors: Iterable[float]) -> None:
     """The weighted sum of rows, one after the other in the dtype of `out`."""
     for index, (row, factor) in enumerate(zip(rows, factors, strict=True)):
         if index:
@@ -80,3 +77,17 @@ def add_rows(out: torch.Tensor, rows: Iterable[torch.Tensor], factors: Iterable[
         out.copy_(row)
         if factor != 1.0:
             out.mul_(factor)
+
+
+# -- the randomness of a coded contribution ---------------------------------------------------------------------------
+# It depends on (rank, step, chunk) alone: whoever reduces a chunk, and however often, rounds it the same way.
+
+
+def contribution_seed(rank: int, step: int) -> int:
+    """A seed for each contribution. No two are equal up to 2**24 ranks and 2**40 steps."""
+    return splitmix64(index_of(rank, step))
+
+
+def chunk_generator(seed: int, chunk: int) -> torch.Generator:
+    """The generator for one chunk of a contribution. Mixed, for torch seeds its CPU generator with the low 32 bits."""
+    return torch.Generator().manual_seed(splitmix64(splitmix64(seed) + chunk))

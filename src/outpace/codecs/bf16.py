@@ -3,7 +3,7 @@
 sum = sum_i w_i bf16(g_i), made in float32 (in float64 for models of float64). Half the bytes of float32, a relative
 error of at most 2^-8 for each contribution, biased, without error feedback. bfloat16 has the range of float32 but for
 the last 0.2 %: what is finite and beyond 3.396e38 becomes infinite. No contribution is at fault, the round is void.
-Between hosts, sums of hosts are rounded once more and added in bfloat16 (`engines/cluster/wire/bf16.py`).
+Between hosts, sums of hosts are rounded once more and added in bfloat16 (`engines/cluster/wire.py`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
-from outpace.codecs.base import Codec, add_rows
+from outpace.codecs.base import Codec, Tensors, add_rows
 
 
 class Bfloat16(Codec):
@@ -20,16 +21,7 @@ class Bfloat16(Codec):
 
     @property
     def is_plain_sum(self) -> bool:
-        """The rows are rounded first."""
         return False
 
-    def reduce(
-        self,
-        out: torch.Tensor,
-        rows: Sequence[torch.Tensor],
-        factors: Sequence[float],
-        seeds: Sequence[int],
-        chunk: int,
-    ) -> None:
-        """Rounds to nearest, ties to even, and sums."""
+    def reduce(self, out: Tensor, rows: Tensors, factors: Sequence[float], seeds: Sequence[int], chunk: int) -> None:
         add_rows(out, (row.to(torch.bfloat16) for row in rows), factors)

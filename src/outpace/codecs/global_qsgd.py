@@ -20,10 +20,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
-from outpace.codecs.base import Codec
-from outpace.codecs.seeds import chunk_generator
+from outpace.codecs.base import Codec, Tensors, chunk_generator
 from outpace.errors import InvalidRules
+from outpace.spec import is_whole
 from outpace.vector import accumulator
 
 MOST_LEVELS = 32_767  #: codes fit int16, and their sums int32 for up to 65,536 contributors
@@ -38,8 +39,7 @@ class GlobalQSGD(Codec):
 
     def __post_init__(self) -> None:
         levels = self.levels
-        is_whole = isinstance(levels, int) and not isinstance(levels, bool)
-        if levels is not None and not (is_whole and 1 <= levels <= MOST_LEVELS):
+        if levels is not None and not (is_whole(levels) and 1 <= levels <= MOST_LEVELS):
             raise InvalidRules(
                 f"levels={levels!r} must be a whole number from 1 to {MOST_LEVELS}, or none for 127 // contributors, "
                 "whose sums fit int8"
@@ -47,40 +47,27 @@ class GlobalQSGD(Codec):
 
     @property
     def is_plain_sum(self) -> bool:
-        """The rows are rounded at random first."""
         return False
 
     def levels_for(self, contributors: int) -> int:
         """s: the largest code, in a round of so many contributors."""
         return self.levels if self.levels is not None else max(1, _INT8_MOST // contributors)
 
-    def reduce(
-        self,
-        out: torch.Tensor,
-        rows: Sequence[torch.Tensor],
-        factors: Sequence[float],
-        seeds: Sequence[int],
-        chunk: int,
-    ) -> None:
+    def reduce(self, out: Tensor, rows: Tensors, factors: Sequence[float], seeds: Sequence[int], chunk: int) -> None:
         """Codes every row, adds the codes, decodes the sum. All NaN if any row has an entry that is not finite."""
         scale, levels = shared_scale(rows, factors), self.levels_for(len(rows))
         decode(out, summed_codes(rows, factors, seeds, chunk, scale, levels), scale, levels)
 
 
-def shared_scale(rows: Sequence[torch.Tensor], factors: Sequence[float]) -> float:
+def shared_scale(rows: Tensors, factors: Sequence[float]) -> float:
     """r: the largest magnitude in any weighed row, NaN or infinite if an entry is."""
     largest = [_weighed(row, factor).aminmax() for row, factor in zip(rows, factors, strict=True)]
     return float(torch.stack([bound.abs() for pair in largest for bound in pair]).max())
 
 
 def summed_codes(
-    rows: Sequence[torch.Tensor],
-    factors: Sequence[float],
-    seeds: Sequence[int],
-    chunk: int,
-    scale: float,
-    levels: int,
-) -> torch.Tensor:
+    rows: Tensors, factors: Sequence[float], seeds: Sequence[int], chunk: int, scale: float, levels: int
+) -> Tensor:
     """Codes of all rows added: whole numbers, so that sums of such sums are the same however rows are grouped."""
     total = torch.zeros(rows[0].shape, dtype=torch.int32, device="cpu")
     for row, factor, seed in zip(rows, factors, seeds, strict=True):
@@ -88,7 +75,7 @@ def summed_codes(
     return total
 
 
-def encode(row: torch.Tensor, scale: float, levels: int, generator: torch.Generator) -> torch.Tensor:
+def encode(row: Tensor, scale: float, levels: int, generator: torch.Generator) -> Tensor:
     """Codes of a row, each rounded away from zero with the probability that makes it right on average.
 
     No entry may be larger than the scale: |row / scale| <= 1 in floating point too, so that no code passes `levels`.
@@ -102,7 +89,7 @@ def encode(row: torch.Tensor, scale: float, levels: int, generator: torch.Genera
     return codes.add_(exact.sign_().mul_(is_up).to(torch.int32))
 
 
-def decode(out: torch.Tensor, codes: torch.Tensor, scale: float, levels: int) -> None:
+def decode(out: Tensor, codes: Tensor, scale: float, levels: int) -> None:
     """What codes, or a sum of codes, stand for; NaN under a scale that is not finite.
 
     Divides first: scale / levels may be too small a number for float32.
@@ -113,6 +100,6 @@ def decode(out: torch.Tensor, codes: torch.Tensor, scale: float, levels: int) ->
     out.copy_(codes).div_(levels).mul_(scale)
 
 
-def _weighed(row: torch.Tensor, factor: float) -> torch.Tensor:
+def _weighed(row: Tensor, factor: float) -> Tensor:
     wide = row.to(accumulator(row.dtype))
     return wide if factor == 1.0 else wide * factor

@@ -9,9 +9,9 @@ Every contribution is accounted for: acc_i = sent_i + residual_i exactly, per en
 goes back whole, into the rank's next contribution. density=1 is the dense sum, and residuals stay zero but for drops.
 Entries as large as the threshold are all kept, so ties make it denser and never make it depend on an order.
 
-Otherwise than the paper: thresholds are exact every time, where the paper computes them every 32 steps or more and
+Unlike the paper: thresholds are exact every time, where the paper computes them every 32 steps or more and
 reuses them in between for speed; they are per tensor and per chunk instead of over the whole model; and rows stay dense
-in memory, which is where ranks of one machine meet. Between hosts they are sparse (`engines/cluster/wire/ok_topk.py`).
+in memory, which is where ranks of one machine meet. Between hosts they are sparse (`engines/cluster/wire.py`).
 The regions of the paper are the chunks.
 
 Residuals of half types are kept in float32. A contribution that is not finite is passed on as it is, to be refused,
@@ -26,17 +26,19 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
-from outpace.codecs.base import Codec, add_rows
+from outpace.codecs.base import Codec, Tensors, add_rows
 from outpace.errors import InvalidRules, ModelMismatch
+from outpace.spec import is_number
 from outpace.vector import accumulator
 
 
 class Sent(NamedTuple):
     """What one contribution carried of one tensor."""
 
-    indices: torch.Tensor  #: into the flat tensor
-    values: torch.Tensor
+    indices: Tensor  #: into the flat tensor
+    values: Tensor
 
 
 @dataclass
@@ -46,26 +48,24 @@ class OkTopk(Codec):
     density: float = 0.01
 
     def __post_init__(self) -> None:
-        is_number = isinstance(self.density, (int, float)) and not isinstance(self.density, bool)
-        if not (is_number and 0 < self.density <= 1):
+        if not (is_number(self.density) and 0 < self.density <= 1):
             raise InvalidRules(
                 f"density={self.density!r} must be a share of the entries above 0 and at most 1: 0.02 sends 2 %, 1 all"
             )
-        self._residual: list[torch.Tensor] = []
+        self._residual: list[Tensor] = []
         self._sent: dict[int, list[Sent]] = {}
 
     @property
     def is_plain_sum(self) -> bool:
-        """Only if everything is sent."""
         return self.density == 1
 
-    def residual(self) -> list[torch.Tensor]:
+    def residual(self) -> list[Tensor]:
         """What this rank has kept back, per tensor; empty before the first contribution."""
         return self._residual
 
     # -- on the rank whose contribution it is ----------------------------------------------------------------------
 
-    def deposited(self, step: int, row: Sequence[torch.Tensor], present: Sequence[int]) -> None:
+    def deposited(self, step: int, row: Tensors, present: Sequence[int]) -> None:
         """Adds the residual and keeps the largest entries in the row, all others in the residual."""
         if step in self._sent:
             raise InvalidRules(
@@ -81,7 +81,7 @@ class OkTopk(Codec):
             for place, residual, is_there in zip(row, self._residual, present, strict=True)
         ]
 
-    def applied(self, step: int, result: Sequence[torch.Tensor]) -> None:
+    def applied(self, step: int, result: Tensors) -> None:
         """Takes back what was sent and not selected: there the result is zero."""
         for sent, residual, update in zip(self._sent.pop(step, []), self._residual, result, strict=False):
             if self.density < 1:
@@ -89,7 +89,6 @@ class OkTopk(Codec):
                 _give_back(residual, Sent(sent.indices[is_lost], sent.values[is_lost]))
 
     def dropped(self, step: int) -> None:
-        """Takes back all that was sent."""
         for sent, residual in zip(self._sent.pop(step, []), self._residual, strict=False):
             _give_back(residual, sent)
 
@@ -98,10 +97,9 @@ class OkTopk(Codec):
         self._sent.pop(step, None)
 
     def in_flight(self) -> list[int]:
-        """Steps that were sent and neither applied nor dropped."""
         return sorted(self._sent)
 
-    def _fit(self, row: Sequence[torch.Tensor]) -> None:
+    def _fit(self, row: Tensors) -> None:
         """Makes a residual of zeros for the first contribution, and checks that later ones have its shapes."""
         if not self._residual:
             self._residual = [torch.zeros(place.shape, dtype=accumulator(place.dtype), device="cpu") for place in row]
@@ -112,7 +110,7 @@ class OkTopk(Codec):
                 f"number of tensors ({len(theirs)}). Resume from a checkpoint of this model, or start without one"
             )
 
-    def _send(self, place: torch.Tensor, residual: torch.Tensor) -> Sent:
+    def _send(self, place: Tensor, residual: Tensor) -> Sent:
         most, largest = torch.finfo(residual.dtype).max, torch.finfo(place.dtype).max
         acc = residual.add_(place).clamp_(-most, most).view(-1)
         is_kept = (acc.abs() >= threshold(acc, self.density)).logical_and_(acc != 0)
@@ -124,27 +122,19 @@ class OkTopk(Codec):
 
     # -- on any rank -----------------------------------------------------------------------------------------------
 
-    def reduce(
-        self,
-        out: torch.Tensor,
-        rows: Sequence[torch.Tensor],
-        factors: Sequence[float],
-        seeds: Sequence[int],
-        chunk: int,
-    ) -> None:
+    def reduce(self, out: Tensor, rows: Tensors, factors: Sequence[float], seeds: Sequence[int], chunk: int) -> None:
         """Sums, and zeroes all but the largest entries. NaN is not below any threshold, and stays."""
         add_rows(out, rows, factors)
         self.select(out)
 
-    def select(self, out: torch.Tensor) -> None:
+    def select(self, out: Tensor) -> None:
         """Zeroes all but the largest entries of the sum of one chunk."""
         if self.density < 1:
             out.masked_fill_(out.abs() < threshold(out, self.density), 0.0)
 
     # -- checkpoints -----------------------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, torch.Tensor]:
-        """The residual, and what is in flight."""
+    def state(self) -> dict[str, Tensor]:
         state = {f"residual.{index}": tensor.clone() for index, tensor in enumerate(self._residual)}
         for step, tensors in self._sent.items():
             for index, sent in enumerate(tensors):
@@ -152,7 +142,7 @@ class OkTopk(Codec):
                 state[f"sent.{step}.{index}.values"] = sent.values.clone()
         return state
 
-    def load_state(self, state: dict[str, torch.Tensor]) -> None:
+    def load_state(self, state: dict[str, Tensor]) -> None:
         """Becomes what `state` returned. Steps in flight that no round will take in are the caller's to drop."""
         tensors = range(sum(key.startswith("residual.") for key in state))
         steps = sorted({int(key.split(".")[1]) for key in state if key.startswith("sent.")})
@@ -165,7 +155,7 @@ class OkTopk(Codec):
         }
 
 
-def threshold(values: torch.Tensor, density: float) -> float:
+def threshold(values: Tensor, density: float) -> float:
     """The magnitude that the largest `density` of all entries reach, at least one of them."""
     if not values.numel():
         return 0.0
@@ -173,9 +163,9 @@ def threshold(values: torch.Tensor, density: float) -> float:
     return float(values.abs().kthvalue(values.numel() - wanted + 1).values)
 
 
-def _give_back(residual: torch.Tensor, sent: Sent) -> None:
+def _give_back(residual: Tensor, sent: Sent) -> None:
     residual.view(-1).index_add_(0, sent.indices, sent.values.to(residual.dtype))
 
 
-def _nothing(place: torch.Tensor) -> Sent:
+def _nothing(place: Tensor) -> Sent:
     return Sent(torch.empty(0, dtype=torch.int64, device="cpu"), torch.empty(0, dtype=place.dtype, device="cpu"))

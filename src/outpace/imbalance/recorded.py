@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from outpace.errors import InvalidRules
+from outpace.observe.figures import steady
+from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
-from outpace.observe.trace_figures import steady
-from outpace.observe.trace_reader import read_trace
 
 APART = 17  #: steps by which a stand-in is ahead of the rank it does as, or of the next stand-in
 
@@ -56,5 +56,4 @@ class Recorded:
         object.__setattr__(self, "_replay", Replay.of(trace))
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        """What was recorded, whatever `base_s` is."""
         return self._replay.compute_s(rank, world, step, base_s)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from outpace.imbalance.draws import STANDARD_NORMAL, uniform
-from outpace.imbalance.options import check_above, check_seed
+from outpace.imbalance.base import Checked, above, seed
+from outpace.randomness import STANDARD_NORMAL, uniform
 
 
 class _TruncatedLogNormal:
@@ -24,7 +24,7 @@ class _TruncatedLogNormal:
 
 
 @dataclass(frozen=True)
-class Lengths:
+class Lengths(Checked):
     """Sequences of unequal length: an LSTM over the videos of UCF101, in bucketed batches of 16.
 
     Eager-SGD (PPoPP 2020, section 2) measured 201 to 3,410 ms for a batch, mean 1,235, standard deviation 706. So does
@@ -37,19 +37,13 @@ class Lengths:
     its time is among batches: longer ones always take longer.
     """
 
-    mean_ms: float = 1235.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_above(0, mean_ms=self.mean_ms)
-        check_seed(self.seed)
+    mean_ms: float = above(0, 1235.0)
+    seed: int = seed()
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        """The time of the drawn batch, whatever `base_s` is."""
         return _BATCH_MS.quantile(uniform(self.seed, rank, step)) * self.mean_ms / 1235 / 1000
 
     def frames(self, rank: int, step: int) -> int:
-        """The length of the drawn batch."""
         return round(VIDEO_FRAMES.quantile(uniform(self.seed, rank, step)))
 
 
@@ -60,7 +54,7 @@ VIDEO_FRAMES = _TruncatedLogNormal(
 
 
 @dataclass(frozen=True)
-class Rollouts:
+class Rollouts(Checked):
     """Collecting experience for reinforcement learning: DD-PPO in Habitat, where some scenes take very long.
 
     WAGMA-SGD (TPDS 2021, section 5) measured 1.7 to 43.5 s in 5,000 iterations, with a median below 2 s. Here: median
@@ -70,15 +64,10 @@ class Rollouts:
     iteration in 5,000 reach 43.5 s, where the distribution is cut, and the median then lies where it should.
     """
 
-    scale: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_above(0, scale=self.scale)
-        check_seed(self.seed)
+    scale: float = above(0, 1.0)
+    seed: int = seed()
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        """The time of the drawn iteration, whatever `base_s` is."""
         return self.scale * rollout_s(uniform(self.seed, rank, step))
 
 

@@ -1,36 +1,33 @@
 """Who this process is among the ranks, and who shares its machine. Owns reading what the launcher or torch.distributed
-says of that. Guesses nothing: what is not said is asked of the others, or named as missing.
+says of that. Guesses nothing: what nobody says is asked of the other ranks, or reported as missing.
 """
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import itertools
 import json
 import logging
 import os
-import socket
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from outpace.errors import OutpaceError, TimedOut
-from outpace.job.store import MeetingStore, store_of_group
+from outpace.job.machine import machine
+from outpace.job.store import LOOPBACK, MeetingStore, store_of_group
 
 log = logging.getLogger("outpace")
 
-STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that goes before what a script says
-HOST = "OUTPACE_HOST"  #: the host a rank counts as, to have several on one machine
+STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that overrides the script's argument
+HOST = "OUTPACE_HOST"  #: the host a rank counts as, for several hosts on one machine
 LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
 
-_OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  #: processes that mpirun, srun start
+_OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  #: set by mpirun and srun
 _STORE_TIMEOUT = timedelta(seconds=20)
 _meetings = itertools.count()
 
@@ -41,18 +38,16 @@ class Place:
 
     rank: int
     world: int
-    local_world: int | None  #: ranks on this machine; None as long as nobody has said
+    local_world: int | None  #: ranks on this machine; None while unknown
     host: str = ""  #: a name of its host
 
     @property
     def name(self) -> str:
-        """For messages."""
         several = HOST in os.environ or self.local_world not in (None, self.world)
         return f"[rank {self.rank}, host {self.host}]" if several else f"[rank {self.rank}]"
 
     @property
     def is_one_host(self) -> bool:
-        """Whether all ranks run on this machine."""
         return self.local_world == self.world and HOST not in os.environ
 
 
@@ -98,7 +93,7 @@ def place_of(said: Mapping[str, str], initialised: Group | None) -> Place:
         if others:
             _say_once(
                 f"torch.distributed was initialised as rank {rank} of {world}, and the environment says "
-                f"{', '.join(f'{name}={value}' for name, value in others.items())}: outpace goes by the former"
+                f"{', '.join(f'{name}={value}' for name, value in others.items())}: outpace uses the former"
             )
         is_described = not others
     local = _local_world(said, world) if is_described else None
@@ -142,7 +137,7 @@ def _rank(said: Mapping[str, str], world: int) -> int:
         else:
             rank = node * local_world + local
     if not 0 <= rank < world:
-        raise OutpaceError(f"RANK={rank} does not lie in a world of {world} ranks; start with torchrun")
+        raise OutpaceError(f"RANK={rank} is not in a world of {world} ranks; start with torchrun")
     return rank
 
 
@@ -173,13 +168,28 @@ def _say_once(text: str) -> None:
     log.warning(text)
 
 
-@functools.cache
-def machine() -> str:
-    """A name that processes share if they can share memory: of one boot of one kernel, and within one container."""
-    kernel = []
-    with suppress(OSError):
-        kernel = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
-    return f"{socket.gethostname()}-{hashlib.sha256(''.join(kernel).encode()).hexdigest()[:8]}"
+def environment_of(rank: int, ranks: int, port: int, hosts: int = 1) -> dict[str, str]:
+    """What torchrun would set. With `hosts`, the ranks count as those of so many machines."""
+    host = rank * hosts // ranks
+    here = [other for other in range(ranks) if other * hosts // ranks == host]
+    several = {"OUTPACE_HOST": f"host-{host}"} if hosts > 1 else {}
+    threads = os.environ.get("OMP_NUM_THREADS") or ("1" if ranks > 1 else "")
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(here.index(rank)),
+        "WORLD_SIZE": str(ranks),
+        "LOCAL_WORLD_SIZE": str(len(here)),
+        "GROUP_RANK": str(host),
+        "GROUP_WORLD_SIZE": str(hosts),
+        "ROLE_RANK": str(rank),
+        "ROLE_WORLD_SIZE": str(ranks),
+        "MASTER_ADDR": LOOPBACK,
+        "MASTER_PORT": str(port),
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        **({"OMP_NUM_THREADS": threads} if threads else {}),
+        **several,
+    }
 
 
 def refuse_late_group(world: int) -> None:
@@ -190,11 +200,6 @@ def refuse_late_group(world: int) -> None:
             f"torch.distributed was initialised as rank {now.rank} of {now.world} after this DistributedOptimizer was "
             "made, which trains alone because nothing spoke of other ranks. Call init_process_group() first"
         )
-
-
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def gather(place: Place, timeout_s: float) -> Gathering:
@@ -241,7 +246,7 @@ def _store_of(place: Place, timeout_s: float) -> MeetingStore | None:
 
 
 def joined_store() -> Any:
-    """The same store, for a process that is no rank."""
+    """The same store, for a process that is not a rank."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return TCPStore(address, port, is_master=False, timeout=_STORE_TIMEOUT)
 

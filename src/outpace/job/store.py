@@ -1,6 +1,6 @@
 """The job's rendezvous store, as ranks use it while they start: each question is answered in time, or it is lost.
 
-Its own timeouts do not bound it: a call hangs for ever when the process that holds the store is stopped, and nothing
+Its own timeouts do not bound it: a call hangs forever when the process that holds the store is stopped, and nothing
 can interrupt one. So each is made in a thread of its own, which is left to itself then.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -18,6 +19,8 @@ from torch.distributed import DistNetworkError, DistStoreError, PrefixStore, TCP
 
 from outpace.errors import OutpaceError, StoreLost, TimedOut
 
+LOOPBACK = "127.0.0.1"
+_LAUNCHED_TIMEOUT = timedelta(minutes=30)
 _GRACE_S = 1.0  #: an answer may come so much later than the store itself would have given up
 
 T = TypeVar("T")
@@ -53,41 +56,35 @@ class MeetingStore:
 
     @property
     def variables(self) -> dict[str, str]:
-        """By which a process that is no rank finds it."""
+        """Environment variables by which a process that is not a rank finds it."""
         return {} if self.address is None else {"MASTER_ADDR": self.address[0], "MASTER_PORT": str(self.address[1])}
 
     def set(self, key: str, value: bytes | str) -> None:
-        """Writes."""
         self._ask(lambda: self._inner.set(key, value))
 
     def get(self, key: str) -> bytes:
-        """Waits until it is there."""
         return bytes(self.multi_get([key])[0])
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Waits until all are there."""
         self.wait(keys)
         return list(self._ask(lambda: self._inner.multi_get(list(keys))))
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Until all are there; raises `TimedOut` if the store still answers then."""
+        """Waits for all keys; raises `TimedOut` if the store still answers by then."""
         timeout = timeout or timedelta(seconds=self._timeout_s)
         self._ask(lambda: self._inner.wait(list(keys), timeout), timeout.total_seconds())
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all are there."""
         return bool(self._ask(lambda: self._inner.check(list(keys))))
 
     def compare_set(self, key: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Writes if what is there is what was expected, or nothing is; returns what is there then."""
+        """Writes if the key has the expected value or none; returns the value afterwards."""
         return bytes(self._ask(lambda: self._inner.compare_set(key, expected, desired)))
 
     def add(self, key: str, amount: int) -> int:
-        """Counts."""
         return int(self._ask(lambda: self._inner.add(key, amount)))
 
     def delete_key(self, key: str) -> bool:
-        """Takes it out."""
         return bool(self._ask(lambda: self._inner.delete_key(key)))
 
     def _ask(self, question: Callable[[], T], timeout_s: float | None = None) -> T:
@@ -123,6 +120,23 @@ class MeetingStore:
             "See whether the process that holds it runs (torchrun on the first host, or rank 0), and whether its port "
             "is open"
         )
+
+
+def open_store() -> TCPStore:
+    """The store of a job on this machine. The launcher keeps it, so that no rank is special.
+
+    Only this machine can reach it: by itself a store listens on all interfaces, and whoever connects may write there.
+    """
+    listening = socket.create_server((LOOPBACK, 0))
+    port = listening.getsockname()[1]
+    return TCPStore(
+        LOOPBACK,
+        port,
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_LAUNCHED_TIMEOUT,
+        master_listen_fd=listening.detach(),  # the store closes it
+    )
 
 
 def store_of_group() -> Any:

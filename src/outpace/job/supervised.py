@@ -14,7 +14,7 @@ from outpace.job.environment import joined_store
 
 LIFE = "OUTPACE_LIFE"  #: how often this rank was started, from 1
 RESTARTS = "OUTPACE_RESTARTS"  #: set if a rank that dies is started again
-MIN_RANKS = "OUTPACE_MIN_RANKS"  #: goes before what a script says
+MIN_RANKS = "OUTPACE_MIN_RANKS"  #: overrides the script's argument
 
 _FINAL = (BelowQuorum, TrainingOver)  #: no new start of the rank can change these
 
@@ -30,11 +30,9 @@ class Report:
         self._store.add(f"{self._where}/{what}", 1)
 
     def count(self, what: str) -> int:
-        """How many it told of."""
         return int(self._store.add(f"{self._where}/{what}", 0))
 
     def give_up(self, error: BaseException) -> None:
-        """The rank ends with this error."""
         self._store.set(f"{self._where}/error", type(error).__name__)
 
     @property

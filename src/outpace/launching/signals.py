@@ -1,18 +1,37 @@
-"""The signals a launcher is sent. Owns their handlers, which only take note, so that nothing is left half-done."""
+"""Signals of a launcher: deferred, noted, and what they say in words. Handlers only take note."""
 
 from __future__ import annotations
 
 import select
 import signal
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
+@contextmanager
+def defer_sigint() -> Iterator[None]:
+    """Handles Ctrl-C at the end of this context. Processes started inside inherit the blocked signal."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def cause(exitcode: int | None) -> str:
+    """How a process ended, in words."""
+    if exitcode is not None and exitcode < 0:
+        return f"signal {signal.Signals(-exitcode).name}"
+    return f"exit code {exitcode}"
+
+
 class Signals:
-    """While this context lasts, signals wake up who waits for them. In the main thread only."""
+    """While this context lasts, signals wake up `wait`. In the main thread only."""
 
     def __init__(self) -> None:
         self.ends: list[int] = []  #: those that ask for an end, as they came

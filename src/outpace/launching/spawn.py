@@ -19,9 +19,10 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from outpace.errors import OutpaceError, RankFailed
-from outpace.launching.defer_sigint import ctrl_c_later
+from outpace.job.environment import environment_of
+from outpace.job.store import open_store
 from outpace.launching.leash import die_with_parent
-from outpace.launching.places import cause, environment_of, open_store
+from outpace.launching.signals import cause, defer_sigint
 
 log = logging.getLogger("outpace")
 
@@ -48,8 +49,8 @@ def spawn(
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         raise OutpaceError(
-            f"outpace.spawn was called again by a rank, which is importing the script to find its function in. Put the "
-            f"call, and all that only the launcher is to do, under `{_GUARD}`"
+            f"outpace.spawn was called again by a rank, which imports the script to find its function. Put the "
+            f"call, and everything that only the launcher should do, under `{_GUARD}`"
         )
     if not isinstance(ranks, int) or ranks < 1:
         raise OutpaceError(f"spawn(ranks={ranks!r}): at least one rank is needed")
@@ -66,13 +67,13 @@ def spawn(
         return _gather(children)
     finally:
         _end(children)
-        del store  # kept so long: the ranks meet through it, and none of them is special
+        del store  # kept until now: the ranks meet through it, and none of them owns it
 
 
 class _Child:
     def __init__(self, process: Any, pipe: Connection, rank: int) -> None:
         self.process, self.pipe, self.rank = process, pipe, rank
-        self.has_started = False  #: its process has come as far as to call the function
+        self.has_started = False  #: its process got as far as calling the function
 
 
 def _context(fn: Callable[..., Any]) -> Any:
@@ -83,26 +84,26 @@ def _context(fn: Callable[..., Any]) -> Any:
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["outpace.launching.preload"])
-    _start_server_deaf_to_ctrl_c()
+    _start_server_without_sigint()
     return context
 
 
 def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
-    """One thread: OpenMP's own do not survive a fork, and whoever counts on them waits for ever."""
+    """One thread: OpenMP's own do not survive a fork, and whoever counts on them waits forever."""
     asked = (env or {}).get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "1")
     if asked != "1":
         log.warning(
-            "OMP_NUM_THREADS=%s, but ranks whose function or script is in no file are forked, and compute in one "
+            "OMP_NUM_THREADS=%s, but ranks whose function or script is not in a file are forked, and compute in one "
             "thread each. Put the function into a module, and call outpace.spawn from a script or a notebook",
             asked,
         )
     return {"OMP_NUM_THREADS": "1"}
 
 
-def _start_server_deaf_to_ctrl_c() -> None:
-    """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch is heard by the caller alone."""
+def _start_server_without_sigint() -> None:
+    """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch reaches the caller alone."""
     resource_tracker.ensure_running()  # first: starting it would lift the block
-    with ctrl_c_later():
+    with defer_sigint():
         forkserver.ensure_running()
 
 
@@ -117,7 +118,7 @@ def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int,
 def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
     """The life of one rank: its result or its traceback goes through the pipe."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller hears Ctrl-C and ends us
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(environment)
     pipe.send_bytes(_STARTED)
@@ -161,7 +162,7 @@ def _gather(children: list[_Child]) -> list[Any]:
                 raise RankFailed(f"rank {child.rank} raised{before}: {value}", child.rank)
             results[child.rank] = value
     if len(killed) == len(children):
-        raise RankFailed(f"no rank came to its end: {'; '.join(killed)}", children[0].rank)
+        raise RankFailed(f"no rank finished: {'; '.join(killed)}", children[0].rank)
     return results
 
 
@@ -174,18 +175,18 @@ def _answer(child: _Child) -> bytes | None:
 
 
 def _check_started(child: _Child) -> None:
-    """A rank that could not even begin is none that was killed, and no strategy can make up for it."""
+    """A rank that never started was not killed: no strategy can compensate for it."""
     if not child.has_started and child.process.exitcode > 0:
         raise RankFailed(
-            f"rank {child.rank} ended with {cause(child.process.exitcode)} before it came to the function; why stands "
-            f"above. Each rank imports the script and what the function is made of: a script must call outpace.spawn "
-            f"under `{_GUARD}`, and what it imports must be there for its ranks, too",
+            f"rank {child.rank} ended with {cause(child.process.exitcode)} before it called the function; the reason "
+            f"is printed above. Each rank imports the script: it must call outpace.spawn under `{_GUARD}`, and all "
+            "that it imports must be available to its ranks, too",
             child.rank,
         )
 
 
 def _end(children: list[_Child]) -> None:
-    """Ends whoever is left, also one that is stopped."""
+    """Kills the remaining ranks, stopped ones too."""
     for child in children:
         if child.process.is_alive():
             child.process.kill()

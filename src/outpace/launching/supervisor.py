@@ -1,7 +1,7 @@
-"""Watches over the ranks of one job on this machine. Owns what follows when one of them ends.
+"""Supervises the ranks of one job on this machine. Owns what happens when one of them ends.
 
-A rank that ends before its training does is started again, alone: the others go on, and it takes up what they have.
-Everything ends when a rank cannot be brought back, when too few are left to bring it back to, or when a signal says so.
+A rank that ends before its training does is restarted, alone: the others go on, and it takes over what they have.
+The job ends when a rank cannot be brought back, when too few are left for it to rejoin, or when a signal says so.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from outpace.job.environment import environment_of
+from outpace.job.store import open_store
 from outpace.job.supervised import MIN_RANKS, RESTARTS
-from outpace.launching.places import environment_of, open_store
-from outpace.launching.restarts import WINDOW_S, Restarts
-from outpace.launching.screen import last_words, say
-from outpace.launching.seat import Ending, Seat
+from outpace.launching.child import WINDOW_S, Ending, Restarts, Seat, last_words, say
 from outpace.launching.signals import Signals
 
 LOOK_EVERY_S = 1.0  #: at the others, while a rank is lost after its training
@@ -24,8 +23,6 @@ LOOK_EVERY_S = 1.0  #: at the others, while a rank is lost after its training
 
 @dataclass(frozen=True)
 class Job:
-    """What to run, and how."""
-
     ranks: int
     command: Sequence[str]
     max_restarts: int = 10  #: of one rank, within `WINDOW_S`
@@ -35,8 +32,6 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How it ended."""
-
     code: int
     why: str = ""
     words: str = ""  #: the traceback of who failed, to be shown last
@@ -72,7 +67,7 @@ class Supervisor:
         return any(seat.lives or seat.due_s is not None for seat in self._seats)
 
     def _until_next_s(self) -> float | None:
-        """How long nothing is to be done but to listen."""
+        """How long to wait for signals before something is due."""
         now = time.monotonic()
         waits = [max(0.0, seat.due_s - now) for seat in self._seats if seat.due_s is not None]
         return min([*waits, LOOK_EVERY_S] if self._lost is not None else waits, default=None)
@@ -111,7 +106,7 @@ class Supervisor:
         elif self._has_begun and not any(other.lives and other.count("joined") for other in self._seats):
             self._fail(ending, "BelowQuorum: no rank is left that has the weights. Restart from the last checkpoint")
         elif not self._has_begun and all(other.has_raised for other in self._seats):
-            self._fail(ending, "every rank has failed before training began")
+            self._fail(ending, "every rank failed before training began")
         else:
             self._restart(seat, ending)
 
@@ -119,15 +114,15 @@ class Supervisor:
         now = time.monotonic()
         delay_s = seat.restarts.after(now, ending.lived_s)
         if delay_s is None:
-            limit = f"{seat.restarts.limit} within {WINDOW_S / 60:.0f} minutes"
-            self._fail(ending, f"it has had its restarts ({limit})" if seat.restarts.limit else "no rank is restarted")
+            limit = f"it used up its restart limit ({seat.restarts.limit} within {WINDOW_S / 60:.0f} minutes)"
+            self._fail(ending, limit if seat.restarts.limit else "no rank is restarted")
             return
         seat.due_s = now + delay_s
-        say(f"{ending}; it is started again in {delay_s:.1f} s ({seat.restarts.count} of {seat.restarts.limit})")
+        say(f"{ending}; it will be restarted in {delay_s:.1f} s ({seat.restarts.count} of {seat.restarts.limit})")
 
     def _lose(self, ending: Ending) -> None:
         """A training that it had finished, or missed the end of, cannot be joined again. Others may still use it."""
-        say(f"{ending}, after a training that is over: it is not started again")
+        say(f"{ending}, after a training that is over: it is not restarted")
         self._lost = self._lost or ending
         if ending.joined > ending.finished > 0:
             self._fail(ending, "a rank that has finished one training cannot be brought back to the next")
@@ -136,7 +131,7 @@ class Supervisor:
         """They end by themselves, unless they wait for the lost one in another training."""
         over = max(lost.joined, 1)
         if any(seat.lives and seat.count("joined") > over for seat in self._seats):
-            self._fail(lost, "the others have begun another training, which it cannot join any more")
+            self._fail(lost, "the others have begun another training, which it can no longer join")
 
     def _fail(self, ending: Ending, why: str) -> None:
         self._outcome = Outcome(1, f"{ending}: {why}", last_words(ending.words))
@@ -147,11 +142,11 @@ class Supervisor:
         if self._outcome is None and signals.ends:
             return Outcome(128 + signals.ends[0])
         if self._outcome is None and self._lost is not None:
-            self._fail(self._lost, "the training itself has come to its end")
+            self._fail(self._lost, "the training itself has finished")
         return self._outcome or Outcome(0)
 
     def _end_all(self, signals: Signals) -> None:
-        """Asks whoever is left to end, and gives them time. Another signal takes it back."""
+        """Asks the remaining ranks to end, and gives them time; another signal cuts that short."""
         asked = len(signals.ends)
         living = [seat for seat in self._seats if seat.lives]
         if self._is_patient and not asked:  # but not with those who are only about to join

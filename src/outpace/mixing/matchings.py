@@ -261,7 +261,6 @@ def _under_cuts(cuts: Matrix, total: float) -> tuple[Matrix, float]:
 
 
 def _weighted(matchings: Sequence[Sequence[Edge]], weights: Sequence[float], world: int) -> Matrix:
-    """sum_m weight_m L_m."""
     import numpy as np
 
     total: Matrix = np.zeros((world, world))

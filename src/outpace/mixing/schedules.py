@@ -1,17 +1,23 @@
-"""Whom a rank talks to in which step, where that changes from step to step.
+"""Whom a rank averages with in which step, where that changes from step to step.
 
-Owns the push schedule of SGP and the random partners of gossip. Everything follows from (seed, step) and the rank
-alone, so all ranks and machines agree without a message. Only `random()` is drawn, whose values no Python version
-changes, from a private generator that nobody else can disturb.
+Owns SGP's push schedule, gossip's random partners, WAGMA-SGD's groups and DSGD-AAU's path search. The first three
+follow from (seed, step) and the rank alone, so all ranks and machines agree without a message. Only `random()` is
+drawn, whose values no Python version changes, from a private generator that nobody else can disturb.
 """
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from functools import lru_cache
+from itertools import pairwise
+from typing import Any, TypeAlias
 
 from outpace.errors import InvalidRules
+
+Group: TypeAlias = tuple[int, ...]
+Partition: TypeAlias = list[Group]
 
 
 def generator(purpose: str, *numbers: int) -> random.Random:
@@ -83,3 +89,183 @@ def _distances(step: int, world: int, peers: int) -> list[int]:
         return []
     sign = -1 if step * peers // count % 2 else 1
     return [sign << (step * peers + nth) % count for nth in range(peers)]
+
+
+def group(rank: int, step: int, world: int, size: int) -> Group:
+    """The group of `rank` in this step of WAGMA-SGD (Li et al., TPDS 2021, section 3.2), in order.
+
+    Groups of a step are disjoint, cover the world and change from step to step, so that what one rank knows reaches all
+    others in about log_S P steps.
+
+    Where P and S are powers of two, this is the paper's butterfly with the index that its own example implies: in step
+    t a group flips the bits (t s + r) mod g, r = 0..s-1, with s = log2 S and g = log2 P. (Algorithm 1 as printed shifts
+    cumulatively, and makes groups of 2 where the example beside it has 4.)
+
+    Elsewhere, the ranks stand in a row that is cut into groups of nearly equal size, about S. After each step the row
+    is dealt out like cards: first the first of each group, then the second of each, and so on. A group's members thus
+    land far apart, as the perfect shuffle does it in a butterfly network. The pattern starts again once everybody has
+    heard from everybody.
+
+    >>> group(0, 1, world=8, size=4), group(2, 1, world=8, size=4)
+    ((0, 1, 4, 5), (2, 3, 6, 7))
+    >>> group(0, 0, world=7, size=2), group(0, 1, world=7, size=2)
+    ((0, 1, 2), (0, 3, 5))
+    """
+    rounds = _rounds(world, size)
+    return rounds[step % len(rounds)][rank]
+
+
+def period(world: int, size: int) -> int:
+    """After so many steps the groups repeat, and (with a size above 1) everybody has heard from everybody."""
+    return len(_rounds(world, size))
+
+
+def default_size(world: int) -> int:
+    """About sqrt(P), as in the paper: 4->2, 16->4, 64->8, 256->16, 1024->32.
+
+    A power of two stays one, rounded up (2->2, 8->4 as in the paper's example, 32->8): larger groups mix faster.
+
+    >>> [default_size(world) for world in (1, 2, 3, 8, 16, 100, 1024)]
+    [1, 2, 2, 4, 4, 10, 32]
+    """
+    if world <= 1:
+        return 1
+    if _is_power_of_two(world):
+        return 1 << (world.bit_length() // 2)
+    return max(2, round(math.sqrt(world)))
+
+
+@lru_cache(maxsize=64)
+def _rounds(world: int, size: int) -> tuple[tuple[Group, ...], ...]:
+    """For each step of a period, the group of each rank. Members share one tuple."""
+    if not 1 <= size <= world:
+        raise InvalidRules(
+            f"groups of {size} cannot be made of {world} ranks, as each rank is in one group of a step; "
+            f"choose a size from 1 to {world}, for example {default_size(world)}"
+        )
+    partitions: list[Partition]
+    if size == 1:
+        partitions = [[(rank,) for rank in range(world)]]
+    elif _is_power_of_two(world) and _is_power_of_two(size):
+        partitions = _butterfly(world, size)
+    else:
+        partitions = _dealt(world, size)
+    return tuple(_by_rank(partition, world) for partition in partitions)
+
+
+def _by_rank(partition: Partition, world: int) -> tuple[Group, ...]:
+    group_of = {rank: members for members in partition for rank in members}
+    return tuple(group_of[rank] for rank in range(world))
+
+
+def _butterfly(world: int, size: int) -> list[Partition]:
+    """One partition for each step until the flipped bits are those of step 0 again."""
+    g, s = world.bit_length() - 1, size.bit_length() - 1
+    steps = range(g // math.gcd(g, s))
+    return [_flipping([1 << (t * s + r) % g for r in range(s)], world) for t in steps]
+
+
+def _flipping(bits: list[int], world: int) -> Partition:
+    """Groups of the ranks that differ in these bits only."""
+    offsets = [0]
+    for bit in bits:
+        offsets += [offset | bit for offset in offsets]
+    firsts = (rank for rank in range(world) if not rank & sum(bits))
+    return [tuple(sorted(first | offset for offset in offsets)) for first in firsts]
+
+
+def _dealt(world: int, size: int) -> list[Partition]:
+    """Cuts and deals a row of ranks until everybody has heard from everybody."""
+    row = list(range(world))
+    heard = [1 << rank for rank in range(world)]  # bit j of heard[i]: what j knew has reached i
+    partitions = []
+    while any(known != (1 << world) - 1 for known in heard):
+        cut = _cut(row, size)
+        partitions.append([tuple(sorted(members)) for members in cut])
+        _tell(cut, heard)
+        row = _deal(cut)
+    return partitions
+
+
+def _cut(row: list[int], size: int) -> list[list[int]]:
+    """Groups of about `size` along the row, none larger than another by more than one, and none of a single rank."""
+    count = max(1, min(len(row) // 2, round(len(row) / size)))
+    small, larger = divmod(len(row), count)
+    ends = [small * n + min(n, larger) for n in range(count + 1)]
+    return [row[start:end] for start, end in pairwise(ends)]
+
+
+def _deal(cut: list[list[int]]) -> list[int]:
+    return [members[nth] for nth in range(len(cut[0])) for members in cut if nth < len(members)]
+
+
+def _tell(cut: Iterable[list[int]], heard: list[int]) -> None:
+    for members in cut:
+        known = 0
+        for rank in members:
+            known |= heard[rank]
+        for rank in members:
+            heard[rank] = known
+
+
+def _is_power_of_two(number: int) -> bool:
+    return number & (number - 1) == 0
+
+
+class Paths:
+    """Path search of DSGD-AAU (Xiong, Yan, Wang, Li, arXiv 2306.06559): when enough neighbours have finished.
+
+    Ranks that have finished wait until a link between two of them joins parts of the graph that were not joined yet.
+    Then all who wait average; once everything is joined the search starts over. So a fast rank waits for enough
+    neighbours to make progress, never for a particular slow one.
+
+    >>> search = Paths(3, ((0, 1), (1, 2)))
+    >>> search.arrive(0), search.arrive(2), search.arrive(1)  # 0 and 2 are no neighbours
+    (False, False, True)
+    >>> search.close()
+    [0, 1, 2]
+    """
+
+    def __init__(self, world: int, edges: tuple[tuple[int, int], ...]) -> None:
+        self.edges = edges
+        self._neighbours: dict[int, list[int]] = {rank: [] for rank in range(world if edges else 0)}
+        for a, b in edges:
+            self._neighbours[a].append(b)
+            self._neighbours[b].append(a)
+        self._waiting: set[int] = set()
+        self._part = list(range(len(self._neighbours)))  # rank -> the part it belongs to
+
+    def arrive(self, rank: int) -> bool:
+        """This rank has finished and waits. True if that joins two parts."""
+        self._waiting.add(rank)
+        part = self._part
+        return any(part[other] != part[rank] for other in self._neighbours[rank] if other in self._waiting)
+
+    def everybody_waits(self, ranks: Collection[int]) -> bool:
+        """Whether all of these wait, so that nobody is left who could join anything."""
+        return bool(self._waiting) and all(rank in self._waiting for rank in ranks)
+
+    def gone(self, rank: int) -> None:
+        self._waiting.discard(rank)
+
+    def close(self) -> list[int]:
+        """Ends the wait of all who wait, and joins the parts their links join."""
+        members = sorted(self._waiting)
+        for rank in members:
+            for other in self._neighbours[rank]:
+                if other in self._waiting and self._part[other] != self._part[rank]:
+                    old, new = self._part[other], self._part[rank]
+                    self._part = [new if part == old else part for part in self._part]
+        if len(set(self._part)) == 1:
+            self._part = list(range(len(self._part)))
+        self._waiting = set()
+        return members
+
+    def to_state(self) -> dict[str, Any]:
+        return {"waiting": sorted(self._waiting), "part": self._part}
+
+    @classmethod
+    def from_state(cls, world: int, edges: tuple[tuple[int, int], ...], state: dict[str, Any]) -> Paths:
+        paths = cls(world, edges)
+        paths._waiting, paths._part = set(state["waiting"]), list(state["part"])
+        return paths

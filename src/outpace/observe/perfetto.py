@@ -1,19 +1,19 @@
-"""A trace for the eye: the JSON that Perfetto and chrome://tracing show. Owns how a run is drawn.
+"""A trace as a timeline: the JSON that Perfetto and chrome://tracing show.
 
-A process is a host, a thread is a rank. Arrows lead from where a late contribution was computed to where the round
-that took it in was applied.
+A process is a host, a thread is a rank. Arrows lead from where a late contribution was computed to where the round that
+included it was applied.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from outpace.errors import OutpaceError
-from outpace.observe.trace import RankTrace, Step, Trace
+from outpace.observe.figures import carried, spans
+from outpace.observe.trace import RankTrace, Trace
 
 Event = dict[str, Any]
 
@@ -53,7 +53,7 @@ def _rank(rank: RankTrace, place: Event) -> Iterator[Event]:
     yield {"ph": "M", "name": "thread_sort_index", **place, "args": {"sort_index": rank.rank}}
     late: int | None = None
     for step in rank.steps:
-        for name, begin_ns, end_ns in _spans(step):
+        for name, begin_ns, end_ns in spans(step):
             yield _span(name, begin_ns, end_ns, place, {"step": step.number})
         if step.round is not None and step.late != late:
             late = step.late
@@ -62,28 +62,15 @@ def _rank(rank: RankTrace, place: Event) -> Iterator[Event]:
         yield _span(pause.name, pause.begin_ns, pause.end_ns, place, {})
 
 
-def _spans(step: Step) -> Iterator[tuple[str, int, int]]:
-    """A step's parts, one after the other, whatever their order in truth: waiting may be in several pieces."""
-    waited = min(step.end_ns, step.ready_ns + round(step.waited_s * 1e9))
-    applied = min(step.end_ns, waited + round(step.apply_s * 1e9))
-    yield "computing", step.begin_ns, step.ready_ns
-    yield "waiting", step.ready_ns, waited
-    yield "applying", waited, applied
-
-
 def _rounds(trace: Trace, places: dict[int, Event]) -> Iterator[Event]:
-    steps = {(r.rank, s.number, s.version): s for r in trace.ranks.values() for s in r.steps}
-    arrows = itertools.count(1)
     for taken in trace.rounds:
-        place = places[taken.recorded_by]
         about = {"contributions": len(taken.contributions), "world": taken.world, "void": taken.void}
-        yield _at(taken.at_ns, place, ph="i", s="t", name=f"round {taken.number}", args=about)
-        for given in taken.contributions:
-            step = steps.get(given)
-            if given.version < taken.number and step is not None:
-                arrow = {"cat": "late", "name": "late", "id": next(arrows)}
-                yield _at(max(step.begin_ns, step.ready_ns - INSIDE_NS), places[given.rank], ph="s", **arrow)
-                yield _at(taken.at_ns, place, ph="f", bp="e", **arrow)
+        yield _at(taken.at_ns, places[taken.recorded_by], ph="i", s="t", name=f"round {taken.number}", args=about)
+    for number, late in enumerate(carried(trace), 1):
+        arrow = {"cat": "late", "name": "late", "id": number}
+        begin_ns = max(late.step.begin_ns, late.step.ready_ns - INSIDE_NS)
+        yield _at(begin_ns, places[late.rank], ph="s", **arrow)
+        yield _at(late.round.at_ns, places[late.round.recorded_by], ph="f", bp="e", **arrow)
 
 
 def _span(name: str, begin_ns: int, end_ns: int, place: Event, about: Event) -> Event:

@@ -13,9 +13,10 @@ from torch.optim import Optimizer
 from outpace.errors import OutpaceError
 from outpace.job.environment import whereami
 from outpace.observe.recorder import LogDir, Recorder, check
+from outpace.observe.schema import Header, Pausing, Synchronized, loop_step
 from outpace.observe.tensorboard import open_board
-from outpace.observe.trace_lines import Header, pausing_line, step_line, sync_line
-from outpace.optimizer import DistributedOptimizer
+
+DISTRIBUTED = ("stats", "synchronize", "finish")  #: how one is recognised without an import that would be a cycle
 
 
 def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None = None) -> Recording:
@@ -23,16 +24,16 @@ def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None =
 
         outpace.record(optimizer, "runs/x")
 
-    One line, before or after the model is wrapped. For each step it notes when this rank's own gradients were ready,
+    One line, before or after the model is wrapped. For each step it records when this rank's own gradients were ready,
     how long it then waited for the others (under DDP, the rest of `backward`, and what the loop does before it steps)
-    and how long `optimizer.step()` took. `outpace trace runs/x` shows what came of it.
+    and how long `optimizer.step()` took. `outpace trace runs/x` shows the result.
 
-    `recording.loss(loss)`, on what this returns, also notes the loss of a step. If `tensorboard` is installed, rank 0
+    `recording.loss(loss)`, on what this returns, also records the loss of a step. If `tensorboard` is installed, rank 0
     writes scalars for it to the same directory.
 
-    A new recording begins its file anew. Never blocks, and never disturbs training, whatever the disk does; raises
+    A new recording overwrites its file. Never blocks or disturbs training, whatever the disk does; raises
     `OutpaceError` here if nothing can be written to `log_dir`. Ends with `close()`, at the end of a `with` block, or
-    with the process. `payload_bytes` is what a rank gives to the others, if that is not its trained parameters.
+    with the process. `payload_bytes` is what a rank sends to the others, if that is not its trained parameters.
 
     Times are those of the Python thread. On a GPU they mean little unless the loop waits for it at each step, for
     instance with `loss.item()`. With a model that has buffers (BatchNorm), DDP also waits for rank 0 in `forward`;
@@ -50,14 +51,14 @@ class Recording:
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise OutpaceError(f"record() takes a torch.optim.Optimizer, not a {type(optimizer).__name__}")
-        if isinstance(optimizer, DistributedOptimizer):
+        if all(hasattr(type(optimizer), name) for name in DISTRIBUTED):
             raise OutpaceError(
                 "a DistributedOptimizer records itself: make it with DistributedOptimizer(..., log_dir=...) instead"
             )
         parameters = trained(optimizer)
         size = sum(p.numel() * p.element_size() for p in parameters) if payload_bytes is None else payload_bytes
         place = whereami()
-        header = Header(place.rank, place.world, strategy, size)
+        header = Header.here(place.rank, place.world, strategy, size)
         check(log_dir, place.rank)
         self._recorder = Recorder(log_dir, header, board=open_board(log_dir, header))
         self._steps = self._pauses = 0
@@ -87,13 +88,13 @@ class Recording:
     def pause(self) -> Iterator[None]:
         """A context in which the time is neither computing nor waiting in a step: the ranks meet in another way."""
         began = time.monotonic_ns()
-        self._recorder.add((pausing_line, "synchronize", began))
+        self._recorder.add((Pausing, "synchronize", began))
         try:
             yield
         finally:
             self._pauses += 1
             self._begin = time.monotonic_ns()
-            self._recorder.add((sync_line, self._pauses, began, self._begin))
+            self._recorder.add((Synchronized, self._pauses, began, self._begin))
 
     def close(self) -> None:
         """Ends the recording and takes the hooks away. Waits until all is written, at most two seconds."""
@@ -122,7 +123,7 @@ class Recording:
         self._begin = end
         waited_s, apply_s = (called - ready) / 1e9, (end - called) / 1e9
         times = (begin, ready, end, waited_s, apply_s)
-        self._recorder.add_and_show((step_line, self._steps, *times, self._loss, self._samples))
+        self._recorder.add_and_show((loop_step, self._steps, *times, self._loss, self._samples))
         self._loss = self._samples = None
 
 

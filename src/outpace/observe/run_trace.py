@@ -1,20 +1,27 @@
-"""What a DistributedOptimizer records of itself. Owns the order of its times; does nothing without a `log_dir`."""
+"""What a DistributedOptimizer records of itself. Does nothing without a `log_dir`."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import torch
 
-from outpace.engines.rounds import RoundEngine
-from outpace.interface import Ticket
+from outpace.interface import Engine, Ticket
 from outpace.observe.recorder import LogDir, Recorder, check
+from outpace.observe.schema import Header, Pausing, Synchronized, strategy_step, tally, traced_round
 from outpace.observe.tensorboard import is_installed, open_board
-from outpace.observe.trace_lines import Header, pausing_line, round_line, strategy_step_line, sync_line, tally_line
 from outpace.protocol.round import Round
 
 RoundHook = Callable[[Round], None]
+
+
+class Recorded(Engine, Protocol):
+    """An engine whose rank is recorded."""
+
+    @property
+    def incarnation(self) -> int: ...
 
 
 class RunTrace:
@@ -35,16 +42,15 @@ class RunTrace:
 
     @property
     def is_recording(self) -> bool:
-        """Whether what is told here is written anywhere."""
+        """Whether anything is written: without a `log_dir`, nothing is."""
         return self._recorder is not None
 
-    def start(self, engine: RoundEngine, parameters: Sequence[torch.Tensor], strategy: object) -> None:
-        """Begins to record."""
+    def start(self, engine: Recorded, parameters: Sequence[torch.Tensor], strategy: object) -> None:
         self._engine = engine
         if self._log_dir is None:
             return
         size = sum(p.numel() * p.element_size() for p in parameters)
-        header = Header(engine.rank, engine.world, str(strategy), size, engine.incarnation)
+        header = Header.here(engine.rank, engine.world, str(strategy), size, engine.incarnation)
         self._recorder = Recorder(self._log_dir, header, board=open_board(self._log_dir, header))
         self._mark(time.monotonic_ns())
 
@@ -55,39 +61,38 @@ class RunTrace:
         end, waited_s, version = time.monotonic_ns(), self._engine.waited_s, self._version
         growth_s = waited_s - self._waited_s
         times = (self._begin, ready_ns, end, growth_s)
-        self._recorder.add_and_show((strategy_step_line, ticket, *times, version, samples, loss))
+        self._recorder.add_and_show((strategy_step, ticket, *times, version, samples, loss))
         self._begin, self._waited_s, self._version = end, waited_s, self._engine.version
 
     def pausing(self, name: str, began_ns: int) -> None:
-        """This rank takes no steps for now, so that whoever follows the run does not take it for late."""
+        """This rank takes no steps for now, so nobody who follows the run should think it late."""
         if self._recorder is not None:
-            self._recorder.add((pausing_line, name, began_ns))
+            self._recorder.add((Pausing, name, began_ns))
 
     def synchronized(self, began_ns: int) -> None:
-        """A synchronisation has ended."""
         if self._recorder is not None:
             end = time.monotonic_ns()
-            self._recorder.add((sync_line, self._engine.ledger.sync.generation, began_ns, end))
+            self._recorder.add((Synchronized, self._engine.ledger.sync.generation, began_ns, end))
             self._mark(end)
 
     def close(self, began_ns: int | None = None) -> None:
-        """Training has ended; `began_ns` is when `finish()` was called. Waits until all is written, for two seconds."""
+        """Training has ended; `began_ns` is when `finish()` was called. Waits up to two seconds for the disk."""
         if self._recorder is not None:
             own = self._engine.ledger.members.tallies.get(self._rank)
             if own is not None:
-                self._recorder.add((tally_line, own.on_time, own.carried, own.dropped, dict(own.staleness)))
+                self._recorder.add((tally, own.on_time, own.carried, own.dropped, dict(own.staleness)))
             self._recorder.close(began_ns)
 
     def _mark(self, now_ns: int) -> None:
         self._begin, self._waited_s, self._version = now_ns, self._engine.waited_s, self._engine.version
 
     def _round(self, record: Round) -> None:
-        """All ranks apply every round; its first contributor writes it down, and rank 0 shows it in TensorBoard."""
+        """All ranks apply every round; its first contributor records it, and rank 0 shows it in TensorBoard."""
         if self._recorder is not None and record.contributions:
-            line = (round_line, record, time.monotonic_ns())
+            applied = (traced_round, record, time.monotonic_ns())
             if record.contributions[0].rank == self._rank:
-                self._recorder.add(line)
+                self._recorder.add(applied)
             if self._recorder.board is not None:
-                self._recorder.board.add(line)
+                self._recorder.board.add(applied)
         if self._then is not None:
             self._then(record)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
+from outpace.observe.figures import applied_shares, late_share, staleness_of
 from outpace.protocol.ledger import Ledger
 
 
@@ -38,8 +38,7 @@ class Stats:
     @property
     def late_share(self) -> float:
         """Share of the applied contributions that were late."""
-        total = sum(self.staleness.values())
-        return 1 - self.staleness.get(0, 0) / total if total else 0.0
+        return late_share(self.staleness)
 
     def __str__(self) -> str:
         rows = [
@@ -61,16 +60,13 @@ def _restarted(incarnation: int) -> str:
 def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: float, last: str) -> Stats:
     """The statistics that this ledger shows."""
     tallies = ledger.members.tallies
-    applied = sum(t.on_time + t.carried for t in tallies.values())
+    shares = applied_shares(tallies)
     ranks = []
-    staleness: Counter[int] = Counter()
     for number, member in sorted(ledger.members.by_rank.items()):
         tally = tallies[number]
-        staleness.update(tally.staleness)
-        share = (tally.on_time + tally.carried) / applied if applied else 0.0
         state = member.state if member.alive or member.state == "finished" else "dead"
         counts = tally.on_time, tally.carried, tally.dropped
-        ranks.append(RankStats(number, state, *counts, share, member.incarnation))
+        ranks.append(RankStats(number, state, *counts, shares[number], member.incarnation))
     grace = ledger.rules.grace
     grace_s = ledger.pace.grace_ns() / 1e9 if grace == "auto" else float(grace)
     return Stats(
@@ -82,5 +78,5 @@ def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: floa
         last,
         grace_s,
         tuple(ranks),
-        dict(sorted(staleness.items())),
+        staleness_of(tallies.values()),
     )

@@ -1,6 +1,6 @@
-"""What rank 0 shows in TensorBoard. Owns the scalars, how many there are, and that nothing here is ever felt elsewhere.
+"""What rank 0 shows in TensorBoard. Owns the scalars and how many there are.
 
-The training thread hands over the same lines as for the trace. The thread that writes the trace makes scalars of them,
+The training thread queues the same records as for the trace. The thread that writes the trace makes scalars of them
 after it has written its own lines. Whatever fails ends the scalars with one warning, and nothing else.
 """
 
@@ -18,34 +18,34 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from outpace.observe.trace_lines import Header, Line, Plain
+from outpace.observe.schema import Deferred, Header, Record, Step, TracedRound
 
 log = logging.getLogger("outpace")
 
-EVERY_S = 0.1  #: points of one scalar are at least so far apart,
-EVERY_SHARE = 1e-4  #: and by at least this share of the time so far, so that a week makes some ten megabytes
-SHARES_EVERY_S = 1.0  #: those of the ranks' shares, of which there may be many
+EVERY_S = 0.1  #: points of one scalar are at least this far apart,
+EVERY_SHARE = 1e-4  #: and by at least this share of the time so far: a week makes some ten megabytes
+SHARES_EVERY_S = 1.0  #: the same for the ranks' shares, of which there may be many
 QUEUE_LINES = 8192
 LIMIT_BYTES = 64_000_000
-SUFFIX = ".outpace"  #: of the files that are ours, which a new run in an old directory begins anew
+SUFFIX = ".outpace"  #: of our own files, which a new run in an old directory deletes
 
 Scalars = dict[str, float]
 
 
 @cache
 def is_installed() -> bool:
-    """Whether TensorBoard can be written for. Imports it, which takes some 0.2 s: call it before training begins."""
+    """Whether TensorBoard's format can be written. Importing it takes some 0.2 s: call this before training begins."""
     try:
         import tensorboard.summary.writer.record_writer  # noqa: F401
         from tensorboard.compat.proto import event_pb2, summary_pb2  # noqa: F401
-    except Exception as error:  # a broken installation is as good as none
+    except Exception as error:  # a broken installation counts as none
         log.info("nothing is written for TensorBoard: %s. Install it with: pip install outpace[tensorboard]", error)
         return False
     return True
 
 
 def open_board(log_dir: str | os.PathLike[str], header: Header) -> Board | None:
-    """Where this rank's scalars go; None for all but rank 0, and if that is impossible. Never raises."""
+    """Where this rank's scalars go; None for all but rank 0, and where nothing can be written. Never raises."""
     if header.rank != 0 or not is_installed():
         return None
     try:
@@ -56,7 +56,7 @@ def open_board(log_dir: str | os.PathLike[str], header: Header) -> Board | None:
 
 
 class Board:
-    """Makes scalars of lines: a point for a step, thinned; what rounds say is summed up until then."""
+    """Makes scalars of records: a point for a step, thinned; rounds are summed up until then."""
 
     def __init__(self, directory: Path, header: Header, limit_bytes: int = LIMIT_BYTES) -> None:
         if header.incarnation == 1:
@@ -65,8 +65,8 @@ class Board:
         now = time.time()
         self.path = directory / f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}{SUFFIX}"
         self.ended = False
-        self._clock_s = now - time.monotonic()  # from the clock of the lines to the time of day
-        self._queue: deque[Line] = deque(maxlen=QUEUE_LINES)
+        self._clock_s = now - time.monotonic()  # from the monotonic clock to wall-clock time
+        self._queue: deque[Deferred] = deque(maxlen=QUEUE_LINES)
         self._room = limit_bytes
         self._file: BinaryIO = self.path.open("ab", buffering=0)
         self._shown_s = self._shared_s = -math.inf
@@ -74,13 +74,13 @@ class Board:
         self._rounds = self._given = self._stale = 0  # since the last point; contributions, and how stale together
         self._shares: Counter[int] = Counter()
         self._samples, self._since_ns = 0.0, 0
-        self._held: Plain | None = None  # the last step, if it was too soon after the one that was shown
+        self._held: Step | None = None  # the last step, if it was too soon after the one that was shown
         self._write(_encoded(now, file_version="brain.Event:2"))
 
-    def add(self, line: Line) -> None:
-        """Has a line shown soon. Never blocks and never raises; of too many, the oldest are forgotten."""
+    def add(self, record: Deferred) -> None:
+        """Queues a record. Never blocks and never raises; of too many, the oldest are forgotten."""
         if not self.ended:
-            self._queue.append(line)
+            self._queue.append(record)
 
     def flush(self) -> None:
         """Shows what was added. In the thread that writes the trace; never raises."""
@@ -111,40 +111,39 @@ class Board:
             with suppress(OSError):
                 self._file.close()
 
-    def _take(self, line: Plain) -> None:
-        if "step" in line:
-            self._step(line)
-        elif line.get("contributions"):
-            given = line["contributions"]
+    def _take(self, record: Record) -> None:
+        if isinstance(record, Step):
+            self._step(record)
+        elif isinstance(record, TracedRound) and record.contributions:
             self._rounds += 1
-            self._given += len(given)
-            self._stale += sum(line["round"] - version for _, _, version in given)
-            self._shares.update(rank for rank, _, _ in given)
+            self._given += len(record.contributions)
+            self._stale += sum(record.number - given.version for given in record.contributions)
+            self._shares.update(given.rank for given in record.contributions)
 
-    def _step(self, line: Plain) -> None:
-        self._samples += line.get("samples", 0.0)
-        end_s = line["end"] / 1e9
+    def _step(self, step: Step) -> None:
+        self._samples += step.samples or 0.0
+        end_s = step.end_ns / 1e9
         self._first_s = self._first_s or end_s
         self._apart = max(1.0, (end_s - self._first_s) * EVERY_SHARE / EVERY_S)
         if end_s - self._shown_s < EVERY_S * self._apart:
-            self._held = line
+            self._held = step
         else:
-            self._show(line)
+            self._show(step)
 
-    def _show(self, line: Plain) -> None:
-        end_s = line["end"] / 1e9
-        scalars = {**step_scalars(line), **self._speed(line), **self._round_scalars()}
+    def _show(self, step: Step) -> None:
+        end_s = step.end_ns / 1e9
+        scalars = {**step_scalars(step), **self._speed(step), **self._round_scalars()}
         if end_s - self._shared_s >= SHARES_EVERY_S * self._apart and self._shares:
             self._shared_s = end_s
             scalars |= {f"share/rank_{rank:02d}": n / self._shares.total() for rank, n in sorted(self._shares.items())}
         self._shown_s, self._held = end_s, None
-        self._write(_encoded_scalars(self._clock_s + end_s, line["step"], scalars))
+        self._write(_encoded_scalars(self._clock_s + end_s, step.number, scalars))
 
-    def _speed(self, line: Plain) -> Scalars:
+    def _speed(self, step: Step) -> Scalars:
         """Samples of this rank since the last point."""
-        seconds = (line["end"] - (self._since_ns or line["begin"])) / 1e9
+        seconds = (step.end_ns - (self._since_ns or step.begin_ns)) / 1e9
         speed = {"samples_per_s": self._samples / seconds} if self._samples and seconds > 0 else {}
-        self._samples, self._since_ns = 0.0, line["end"]
+        self._samples, self._since_ns = 0.0, step.end_ns
         return speed
 
     def _round_scalars(self) -> Scalars:
@@ -163,13 +162,13 @@ class Board:
             raise OSError("the disk is full")
 
 
-def step_scalars(line: Plain) -> Scalars:
-    """What a step's line says about this rank."""
+def step_scalars(step: Step) -> Scalars:
+    """What a step says about this rank."""
     scalars = {
-        "step/compute_ms": (line["ready"] - line["begin"]) / 1e6,
-        "step/waited_ms": line["waited_s"] * 1000,
-        "step/late_by_rounds": line.get("late"),
-        "loss": line.get("loss"),
+        "step/compute_ms": step.compute_s * 1000,
+        "step/waited_ms": step.waited_s * 1000,
+        "step/late_by_rounds": step.late,
+        "loss": step.loss,
     }
     return {name: float(value) for name, value in scalars.items() if value is not None}
 

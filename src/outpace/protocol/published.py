@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from outpace.mixing.paths import Paths
+from outpace.mixing.schedules import Paths
 from outpace.protocol.events import Publish, Read, Swap, Withdraw
 from outpace.protocol.meeting import Meeting
 from outpace.protocol.members import ACTIVE, Member, Members

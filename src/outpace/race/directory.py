@@ -1,4 +1,4 @@
-"""A race's run directory: race.json, and a recording for each attempt. Owns its layout; believes nothing it reads."""
+"""A race's run directory: race.json, and a recording for each attempt. Owns its layout; trusts nothing it reads."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid
-from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult
-from outpace.race.settings import Settings
+from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult, Settings
+from outpace.spec import is_number
 from outpace.workloads.base import Metric
 
 FILE = "race.json"
@@ -52,7 +52,7 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def load(directory: str | Path) -> Race:
-    """The race of a run directory. Raises `TraceInvalid` for whatever is none."""
+    """The race of a run directory. Raises `TraceInvalid` if it has none."""
     path = Path(directory) / FILE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -65,7 +65,7 @@ def load(directory: str | Path) -> Race:
     try:
         return _race(document)
     except (KeyError, TypeError, ValueError, AttributeError, InvalidRules, OverflowError) as error:
-        raise TraceInvalid(f"{path} is not what a race wrote: {type(error).__name__}: {error}") from error
+        raise TraceInvalid(f"{path} was not written by a race: {type(error).__name__}: {error}") from error
 
 
 def _race(document: dict[str, Any]) -> Race:
@@ -117,14 +117,14 @@ _PLAIN: dict[str, Any] = {"int": int, "float": int | float, "str": str, "bool": 
 
 
 def _number(value: object) -> float:
-    """A number; what JSON had none for was not finite."""
-    if value is not None and (not isinstance(value, (int, float)) or isinstance(value, bool)):
-        raise ValueError(f"{value!r} is no number")
+    """A number; null stands for one that is not finite."""
+    if value is not None and not is_number(value):
+        raise ValueError(f"{value!r} is not a number")
     return math.nan if value is None else float(value)
 
 
 def plain(value: Any) -> Any:
-    """With None for what JSON has no number for."""
+    """With None for numbers that JSON does not have."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):

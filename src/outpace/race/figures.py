@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from statistics import fmean
 
-from outpace.observe.trace import RankTrace, Tally, Trace
+from outpace.observe.figures import applied_shares, staleness_of
+from outpace.observe.schema import Tally
+from outpace.observe.trace import RankTrace, Trace
 from outpace.race.result import Attempt, Losses, Point, RankResult
 
 LOSSES = 200  #: points of the training loss
@@ -22,54 +23,48 @@ def attempt_of(attempt: Attempt, trace: Trace, samples: Sequence[float] = (), cu
     """
     ranks = list(trace.ranks.values())
     tallies = {rank.rank: rank.tally or _in_step(rank) for rank in ranks}
-    applied = sum(tally.on_time + tally.carried for tally in tallies.values())
+    shares = applied_shares(tallies)
     results = tuple(
-        _rank_result(rank, tallies[rank.rank], applied, samples[rank.rank] if samples else float(len(rank.steps)))
-        for rank in ranks
+        _rank_result(r, tallies[r.rank], shares[r.rank], samples[r.rank] if samples else float(len(r.steps)))
+        for r in ranks
     )
     began_s = min(rank.steps[0].begin_ns for rank in ranks) / 1e9
-    seconds = max(_end_ns(rank) for rank in ranks) / 1e9 - began_s
+    seconds = max(rank.end_ns for rank in ranks) / 1e9 - began_s
     losses = _losses(trace, began_s, seconds)
     late_s = ranks[0].steps[0].begin_ns / 1e9 - began_s
     points = [point._replace(seconds=point.seconds + late_s) for point in curve]
     points = points or [Point(loss.seconds, math.nan, loss.loss, loss.loss) for loss in losses]
-    staleness: Counter[int] = Counter()
-    for tally in tallies.values():
-        staleness.update(tally.staleness)
     return replace(
         attempt,
         seconds=seconds,
         curve=tuple(points),
         losses=losses,
-        staleness=tuple(sorted(staleness.items())),
+        staleness=tuple(staleness_of(tallies.values()).items()),
         ranks=results,
     )
 
 
-def _rank_result(rank: RankTrace, tally: Tally, applied: int, samples: float) -> RankResult:
-    begin_ns, end_ns = rank.steps[0].begin_ns, _end_ns(rank)
+def _rank_result(rank: RankTrace, tally: Tally, share: float, samples: float) -> RankResult:
+    begin_ns = rank.steps[0].begin_ns
     paused_s = sum(pause.end_ns - pause.begin_ns for pause in rank.pauses if pause.begin_ns >= begin_ns) / 1e9
     return RankResult(
         rank=rank.rank,
         steps=len(rank.steps),
         samples=samples,
-        seconds=(end_ns - begin_ns) / 1e9,
+        seconds=(rank.end_ns - begin_ns) / 1e9,
         computed_s=sum(step.compute_s for step in rank.steps),
         waited_s=sum(step.waited_s for step in rank.steps) + paused_s,
         on_time=tally.on_time,
         carried=tally.carried,
         dropped=tally.dropped,
-        share=(tally.on_time + tally.carried) / applied if applied else 0.0,
+        share=share,
     )
 
 
 def _in_step(rank: RankTrace) -> Tally:
     """What is never late: every step of a system that waits for everybody."""
-    return Tally(len(rank.steps), 0, 0, {0: len(rank.steps)})
-
-
-def _end_ns(rank: RankTrace) -> int:
-    return max([rank.steps[-1].end_ns, *(pause.end_ns for pause in rank.pauses)])
+    steps = len(rank.steps)
+    return Tally(applied=((0, steps),), on_time=steps, carried=0, dropped=0)
 
 
 def _losses(trace: Trace, began_s: float, seconds: float) -> tuple[Losses, ...]:

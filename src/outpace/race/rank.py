@@ -1,4 +1,4 @@
-"""The life of one rank in a race. Owns the loop that all systems share, and what a step's computing is.
+"""The life of one rank in a race. Owns the loop that all systems share, when it ends, and what a step's computing is.
 
 Unless told to compute for real, computing is emulated. Ranks of a race share a few cores, so their gradients would hold
 up each other and nothing else would be seen. A step therefore makes its real data and real forward pass, sleeps, and
@@ -7,31 +7,76 @@ runs its real backward pass in time to be done when as much has passed as the ba
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from outpace.imbalance import imbalance
 from outpace.job.environment import whereami
-from outpace.race.finish_line import FinishLine
-from outpace.race.result import Point
-from outpace.race.settings import Settings
+from outpace.race.result import Point, Settings
 from outpace.race.systems import system
 from outpace.workloads import Workload, workload
 
+_NOT_AGREED = 2**62  #: no last step was agreed on yet
 POINTS = 32  #: of a curve, and one at its beginning
 BACKWARD = 2.0  #: times as long as the forward pass, as is usual
 
 
-class Piece(NamedTuple):
-    """A micro-batch."""
+class FinishLine:
+    """After a number of steps, or of seconds from a rank's first step. Made by the parent, shared by all ranks.
 
+    Ranks that are in step would wait forever for one that stops a step before them. When the time of one of them is
+    up, it looks how far the furthest is, and all go on to there: each announces a step before it takes it.
+    """
+
+    def __init__(self, ranks: int, steps: int | None, seconds: float | None) -> None:
+        context: Any = multiprocessing.get_context("forkserver")
+        self._steps, self._seconds = steps, seconds
+        self._lock = context.Lock()
+        self._begun = context.RawArray("q", ranks)  # steps that each rank has taken or is in
+        self._last = context.RawValue("q", _NOT_AGREED)
+        self._started: float | None = None  # when this rank's first step began
+
+    def progress(self, done: float) -> float:
+        """Share of a rank's training that is done after so many steps."""
+        if self._steps is not None:
+            return done / self._steps
+        return 0.0 if self._started is None else self._share_of_time(self._started)
+
+    def steps(self, rank: int, is_strict: bool) -> Iterator[int]:
+        """The numbers of this rank's steps, from 0. The clock starts with the first."""
+        self._started = time.monotonic()
+        step = 0
+        while not self._is_over(rank, step, is_strict):
+            yield step
+            step += 1
+
+    def _is_over(self, rank: int, step: int, is_strict: bool) -> bool:
+        if self._steps is not None:
+            return step >= self._steps
+        is_late = self._started is not None and self._share_of_time(self._started) >= 1
+        if not is_strict:
+            return is_late
+        with self._lock:
+            if is_late and self._last.value == _NOT_AGREED:
+                self._last.value = max(self._begun)
+            if step < self._last.value:
+                self._begun[rank] = step + 1
+            return step >= int(self._last.value)
+
+    def _share_of_time(self, started: float) -> float:
+        assert self._seconds is not None, "a race has a length"
+        return (time.monotonic() - started) / self._seconds
+
+
+class Piece(NamedTuple):
     inputs: Tensor
     targets: Tensor
     step: int  #: the mini-batch that it is of, counted from 0
@@ -84,12 +129,11 @@ class _Course:
 
     @property
     def progress(self) -> float:
-        """Share of this rank's training that is done."""
         return self._line.progress(self.steps)
 
     @property
     def epoch(self) -> float:
-        """How often the ranks have seen the training data, if the others are as far as this one."""
+        """Epochs so far, if the other ranks are as far as this one."""
         return self.steps / self._task.steps_per_epoch
 
     def warm_up(self, model: nn.Module) -> None:

@@ -1,18 +1,74 @@
-"""What a race found, as values. Owns their shape and the figures that follow from them; reads no file, runs nothing."""
+"""What a race is asked for and what it found, as values, with the figures that follow. Reads no file, runs nothing."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import fmean
 from typing import NamedTuple
 
-from outpace.race.settings import Settings
+from outpace.errors import InvalidRules
+from outpace.observe.figures import late_share
+from outpace.spec import is_whole
 from outpace.workloads.base import Metric
 
 LEARNED = 0.98  #: of what the baseline learns is the target; its very end is a matter of luck
 BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A workload, the ranks that train it, how long, and what slows them down.
+
+    epochs, rounds, seconds: how long each rank trains; one of them. A round is one mini-batch of every rank.
+    target: the metric that the time to target is taken of; by default 98 % of what DDP learns.
+    compute_ms: emulated computing of a mean mini-batch; 0 computes for real, fair for up to as many ranks as cores.
+    microbatches: of a mini-batch, for strategies that may end one early.
+    repeat: how often every system runs, each time with the next seed.
+    script, arguments: a training script to run instead of a workload, and its command-line arguments.
+    """
+
+    workload: str = "hyperplane"
+    ranks: int = 8
+    imbalance: str = "none"
+    epochs: float | None = None
+    rounds: int | None = None
+    seconds: float | None = None
+    target: float | None = None
+    compute_ms: float = 100.0
+    microbatches: int = 4
+    seed: int = 0
+    repeat: int = 1
+    script: str | None = None
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def trains(self) -> str:
+        """What is trained, as people call it."""
+        return self.workload if self.script is None else Path(self.script).name
+
+    @property
+    def is_emulated(self) -> bool:
+        return self.script is None and self.compute_ms > 0
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "microbatches", "repeat"):
+            value = getattr(self, name)
+            if not is_whole(value) or value < 1:
+                raise InvalidRules(f"{name}={value!r} must be a whole number, at least 1")
+        lengths = {
+            name: value for name in ("epochs", "rounds", "seconds") if (value := getattr(self, name)) is not None
+        }
+        if len(lengths) > 1:
+            raise InvalidRules(f"a race has one length: give one of {' and '.join(lengths)}, not {len(lengths)}")
+        for name, value in lengths.items():
+            if not 0 < value < math.inf:
+                raise InvalidRules(f"{name}={value!r} must be more than 0")
+        if not 0 <= self.compute_ms < math.inf:
+            raise InvalidRules(f"compute_ms={self.compute_ms!r} must be a number of milliseconds, 0 or more")
 
 
 class Point(NamedTuple):
@@ -33,8 +89,6 @@ class Losses(NamedTuple):
 
 @dataclass(frozen=True)
 class RankResult:
-    """What one rank did."""
-
     rank: int
     steps: int
     samples: float
@@ -49,7 +103,7 @@ class RankResult:
 
 @dataclass(frozen=True)
 class Attempt:
-    """One system, once to its end, or until it failed."""
+    """One run of one system, finished or failed."""
 
     seed: int
     directory: str  #: of its recording, within the run directory
@@ -58,21 +112,18 @@ class Attempt:
     losses: tuple[Losses, ...] = ()
     staleness: tuple[tuple[int, int], ...] = ()  #: rounds late, and how many contributions were so late
     ranks: tuple[RankResult, ...] = ()
-    error: str | None = None  #: why it came to no end, in words
+    error: str | None = None  #: why it failed, in words
 
     @property
     def samples(self) -> float:
-        """Of all ranks."""
         return sum(rank.samples for rank in self.ranks)
 
     @property
     def samples_per_s(self) -> float:
-        """Of all ranks."""
         return self.samples / self.seconds if self.seconds else 0.0
 
     @property
     def waited_s(self) -> float:
-        """Of a rank, in the mean."""
         return fmean(rank.waited_s for rank in self.ranks)
 
     @property
@@ -95,22 +146,19 @@ class Entry:
 
     @property
     def finished(self) -> tuple[Attempt, ...]:
-        """The attempts that came to their end."""
         return tuple(attempt for attempt in self.attempts if attempt.error is None)
 
     @property
     def error(self) -> str | None:
-        """Why no attempt came to its end, if none did."""
+        """Why no attempt finished, if none did."""
         errors = [attempt.error for attempt in self.attempts if attempt.error is not None]
         return errors[0] if errors and not self.finished else None
 
     def mean(self, figure: Callable[[Attempt], float]) -> float:
-        """Over the attempts that came to their end."""
         return fmean(map(figure, self.finished))
 
     @property
     def seconds(self) -> float:
-        """In the mean."""
         return self.mean(lambda attempt: attempt.seconds)
 
     @property
@@ -121,7 +169,6 @@ class Entry:
 
     @property
     def staleness(self) -> dict[int, int]:
-        """Of all attempts that came to their end."""
         counts: Counter[int] = Counter()
         for attempt in self.finished:
             counts.update(dict(attempt.staleness))
@@ -129,15 +176,11 @@ class Entry:
 
     @property
     def late_share(self) -> float:
-        """Share of the applied contributions that were late."""
-        total = sum(self.staleness.values())
-        return 1 - self.staleness.get(0, 0) / total if total else 0.0
+        return late_share(self.staleness)
 
 
 @dataclass(frozen=True)
 class Race:
-    """All of it."""
-
     settings: Settings
     command: str  #: what repeats it
     metric: Metric
@@ -154,7 +197,7 @@ class Race:
 
     @property
     def finished(self) -> tuple[Entry, ...]:
-        """Entries with at least one attempt that came to its end."""
+        """Entries with at least one finished attempt."""
         return tuple(entry for entry in self.entries if entry.finished)
 
     @property

@@ -1,36 +1,44 @@
-"""The course of a race: every system in turn, as often as asked. Owns what is kept of it while it runs."""
+"""The course of a race: every system in turn, as often as asked, and each attempt on real ranks.
+
+A user's own script is started on every rank as torchrun would start it. Which strategy its DistributedOptimizer takes,
+and where it records, stands in the environment and overrides the script's arguments.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
 import re
+import runpy
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
-from outpace.errors import OutpaceError
+from outpace.errors import InvalidRules, OutpaceError, RankFailed, TraceInvalid
 from outpace.imbalance import imbalance
+from outpace.job.environment import LOG_DIR, STRATEGY, whereami
+from outpace.job.machine import check_memory
+from outpace.launching.spawn import spawn
+from outpace.observe.reader import read_trace
 from outpace.race.directory import save
-from outpace.race.memory import check_memory
-from outpace.race.result import Attempt, Entry, Race
-from outpace.race.script import METRIC, check_script, run_script
-from outpace.race.settings import Settings
-from outpace.race.systems import system
-from outpace.race.trial import run_workload
+from outpace.race.figures import attempt_of
+from outpace.race.rank import FinishLine, RankReport, train
+from outpace.race.result import Attempt, Entry, Race, Settings
+from outpace.race.systems import BASELINES, system
 from outpace.workloads import workload
+from outpace.workloads.base import Metric
 
 SYSTEMS = ("ddp", "allreduce", "eager-majority", "eager-solo", "wagma", "nonblocking")
 SCRIPT_SYSTEMS = ("allreduce", "eager-majority", "eager-solo")
 FAILURE = "failure.txt"  #: in the directory of an attempt that failed
+METRIC = Metric("training loss", higher_is_better=False)  #: all that is known of a script, if it gives step(loss=...)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """A system that is about to run."""
-
     entry: Entry
     index: int  #: of the system among all, from 0
     repetition: int  #: from 0
@@ -85,7 +93,7 @@ def _start(settings: Settings, systems: Sequence[str], command: str) -> Race:
 
 
 def _attempt(settings: Settings, turn: Turn) -> Attempt:
-    """What became of it. A failure is told in words, and its whole text kept beside the recording."""
+    """Its result. A failure is summarised, and its whole text kept beside the recording."""
     attempt = Attempt(settings.seed + turn.repetition, turn.directory.name)
     run = run_workload if settings.script is None else run_script
     try:
@@ -103,7 +111,80 @@ def _with(race: Race, index: int, attempt: Attempt) -> Race:
 
 
 def _directory(entry: Entry, index: int, repetition: int, settings: Settings) -> str:
-    """In the order of the race, and told by its name."""
+    """Sorts in the order of the race, and shows the system's name."""
     name = re.sub(r"[^A-Za-z0-9.=-]+", "_", entry.system)[:60]
     repeated = f"-seed-{settings.seed + repetition}" if settings.repeat > 1 else ""
     return f"{index + 1:02d}-{name}{repeated}"
+
+
+def run_workload(name: str, settings: Settings, attempt: Attempt, log_dir: Path) -> Attempt:
+    """Trains in `settings.ranks` processes. Blocks; returns the attempt with what was found, or raises `RankFailed`."""
+    line = FinishLine(settings.ranks, steps_of(settings), settings.seconds)
+    reports: list[RankReport | None] = spawn(train, settings.ranks, (name, settings, attempt.seed, log_dir, line))
+    killed = [rank for rank, report in enumerate(reports) if report is None]
+    if killed:
+        raise RankFailed(f"rank {killed[0]} was killed while training with {name}", killed[0])
+    told = [report for report in reports if report is not None]
+    return attempt_of(attempt, read_trace(log_dir), [report.samples for report in told], told[0].curve)
+
+
+def steps_of(settings: Settings) -> int | None:
+    """How many mini-batches each rank trains on; None where time decides."""
+    if settings.seconds is not None:
+        return None
+    if settings.rounds is not None:
+        return settings.rounds
+    task = workload(settings.workload, settings.seed)
+    epochs = task.race_epochs if settings.epochs is None else settings.epochs
+    return max(1, round(epochs * task.steps_per_epoch))
+
+
+def check_script(settings: Settings, systems: list[str]) -> None:
+    """Raises what is wrong, before anything is started."""
+    if not Path(str(settings.script)).is_file():
+        raise InvalidRules(f"there is no script {settings.script}: nothing was started")
+    if settings.imbalance != "none":
+        raise InvalidRules("--imbalance slows down the built-in workloads only; a script is as uneven as it is")
+    given = [f"--{name}" for name in ("epochs", "rounds", "seconds") if getattr(settings, name) is not None]
+    if given:
+        raise InvalidRules(f"{given[0]} applies to the built-in workloads only; a script decides when it ends")
+    foreign = [name for name in systems if name.partition(":")[0] in BASELINES]
+    if foreign:
+        raise InvalidRules(
+            f"{foreign[0]} cannot run your script, which makes a DistributedOptimizer; compare with allreduce, which "
+            "waits for everybody as DDP does"
+        )
+
+
+def run_script(name: str, settings: Settings, attempt: Attempt, log_dir: Path) -> Attempt:
+    """Runs it to its end on all ranks. Blocks; raises `RankFailed` if a rank failed."""
+    log_dir.mkdir(parents=True, exist_ok=True)
+    environment = {STRATEGY: name, LOG_DIR: str(log_dir.absolute())}
+    ended = spawn(_run, settings.ranks, (settings.script, settings.arguments, log_dir.absolute()), environment)
+    if None in ended:
+        raise RankFailed(f"rank {ended.index(None)} was killed while it ran the script", ended.index(None))
+    try:
+        return attempt_of(attempt, read_trace(log_dir))
+    except TraceInvalid as error:
+        raise OutpaceError(
+            "the script finished but recorded no step: it made no outpace.DistributedOptimizer, or never "
+            f"called its step(). Its output is in {log_dir}"
+        ) from error
+
+
+def _run(script: str, arguments: tuple[str, ...], log_dir: Path) -> bool:
+    """In each rank's process. Its output goes to a file, so that several ranks and strategies can be told apart."""
+    output = os.open(log_dir / f"output-{whereami().rank:05d}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    sys.argv = [script, *arguments]
+    sys.path.insert(0, str(Path(script).absolute().parent))
+    try:
+        runpy.run_path(script, run_name="__main__")
+    except SystemExit as end:
+        if end.code not in (None, 0):
+            raise OutpaceError(f"the script ended with exit code {end.code}") from None
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    return True

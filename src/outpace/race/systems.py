@@ -30,22 +30,20 @@ from outpace.strategies import Strategy
 from outpace.strategies import table as strategy_table
 from outpace.strategies.registry import STRATEGIES
 
-TIMEOUT_S = 300.0  #: the longest that ranks of a race wait for one that is not heard of
+TIMEOUT_S = 300.0  #: the longest that ranks of a race wait for one that is silent
 
 Pieces = Iterable[Any]  #: micro-batches
 
 
 class System(ABC):
-    """One way to train data-parallel."""
-
     title: str  #: what people read for its name
     in_step = True  #: whether all ranks must make the same number of steps
     polls = False  #: whether it may end a round of micro-batches early
     model: nn.Module  #: what the forward pass goes through, once started
 
-    @abstractmethod
     def check(self, ranks: int) -> None:
         """Raises what is wrong with this system among so many ranks, before any process is started."""
+        return
 
     @abstractmethod
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
@@ -63,22 +61,18 @@ class System(ABC):
     def finish(self) -> None:
         """After the last step. Returns when this rank's weights are final."""
 
-    @abstractmethod
     def close(self) -> None:
-        """Gives everything back."""
+        """After `finish`, gives back what is left."""
+        return
 
 
 class TorchDDP(System):
     """torch's DistributedDataParallel on Gloo, as it comes."""
 
     title = "torch DDP"
-    name = "ddp"  #: as it stands in recordings
-
-    def check(self, ranks: int) -> None:
-        """Any number will do."""
+    name = "ddp"  #: its name in recordings
 
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
-        """Starts the process group and wraps the model."""
         if sys.platform.startswith("linux"):
             # All ranks are here. Without this Gloo looks for the host's own name, which need not resolve.
             os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -90,7 +84,6 @@ class TorchDDP(System):
             dist.barrier()
 
     def rounds(self, pieces: Pieces, parts: int) -> Iterator[Pieces]:
-        """One mini-batch a step."""
         for piece in pieces:
             self._optimizer.zero_grad()
             yield (piece,)
@@ -101,7 +94,6 @@ class TorchDDP(System):
         self._optimizer.step()
 
     def finish(self) -> None:
-        """Nothing to wait for: the ranks are in step."""
         self._recording.close()
 
     def close(self) -> None:
@@ -121,7 +113,6 @@ class TorchPostLocalSGD(TorchDDP):
         self._period, self._warmup = period, warmup
 
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
-        """With torch's hook and torch's averager."""
         super().start(model, optimizer, log_dir)
         state = PostLocalSGDState(  # type: ignore[no-untyped-call]
             process_group=None, subgroup=None, start_localSGD_iter=self._warmup, post_local_gradient_allreduce=False
@@ -130,7 +121,6 @@ class TorchPostLocalSGD(TorchDDP):
         self._averager = PeriodicModelAverager(period=self._period, warmup_steps=self._warmup)
 
     def step(self, loss: float, samples: int) -> None:
-        """Steps alone, then averages, if it is time."""
         super().step(loss, samples)
         with self._recording.pause():
             self._averager.average_parameters(self.model.parameters())
@@ -145,16 +135,13 @@ class Outpace(System):
         self.title, self._strategy, self.polls = name, strategy, strategy.polls
 
     def check(self, ranks: int) -> None:
-        """What the strategy makes of so many ranks."""
         self._strategy.rules(ranks)
 
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
-        """Wraps the optimizer."""
         self.model = model
         self._optimizer = DistributedOptimizer(optimizer, self._strategy, model, log_dir=log_dir, timeout_s=TIMEOUT_S)
 
     def rounds(self, pieces: Pieces, parts: int) -> Iterator[MicrobatchRound]:
-        """As the strategy cuts them."""
         return self._optimizer.rounds(pieces, microbatches=parts)
 
     def step(self, loss: float, samples: int) -> None:
@@ -162,11 +149,7 @@ class Outpace(System):
         self._optimizer.step(loss=loss)
 
     def finish(self) -> None:
-        """Waits for what is still on its way."""
         self._optimizer.finish()
-
-    def close(self) -> None:
-        """Nothing left to do after `finish`."""
 
 
 BASELINES: dict[str, Callable[..., System]] = {"ddp": TorchDDP, "torch-post-local-sgd": TorchPostLocalSGD}
@@ -184,8 +167,6 @@ def table() -> list[tuple[str, str]]:
 
 
 def _strategy_maker(name: str, maker: Callable[..., Strategy]) -> Callable[..., System]:
-    """With the options of the strategy."""
-
     def make(**options: Any) -> System:
         return Outpace(name, maker(**options))
 

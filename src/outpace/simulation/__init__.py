@@ -1,9 +1,15 @@
 """Simulation: scenarios, and running strategies through them in simulated time."""
 
-from outpace.simulation.run import Timing
 from outpace.simulation.scenario import DATA, SHARED, SPLIT, Scenario
-from outpace.simulation.standing import BASELINE, Standing
-from outpace.simulation.timing import full_round_s, ideal_throughput, mean_compute_s, simulate_timing
+from outpace.simulation.timing import (
+    BASELINE,
+    Standing,
+    Timing,
+    full_round_s,
+    ideal_throughput,
+    mean_compute_s,
+    simulate_timing,
+)
 from outpace.simulation.training import LossPoint, ScorePoint, Training, simulate_training
 
 __all__ = [

@@ -11,12 +11,18 @@ from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
+from outpace.observe.figures import (
+    apply_s,
+    communication_s,
+    compute_s,
+    slow_share,
+    slowest_rank,
+    steady,
+    waiting_s,
+)
 from outpace.observe.trace import Trace
-from outpace.observe.trace_figures import apply_s, communication_s, compute_s, slow_share, steady, waiting_s
-from outpace.simulation.run import Timing
 from outpace.simulation.scenario import SHARED, SPLIT, Scenario
-from outpace.simulation.standing import BASELINE, Standing
-from outpace.simulation.timing import full_round_s, simulate_timing
+from outpace.simulation.timing import BASELINE, Standing, Timing, full_round_s, simulate_timing
 
 #: The baseline, and what could take its place, from the least stale to the most.
 COMPARED = (BASELINE, "eager:quorum=0.75", "eager-majority", "eager-solo")
@@ -81,8 +87,7 @@ def advise(trace: Trace, data: str = SPLIT, simulate: Callable[[str, Scenario], 
 
 def present_of(trace: Trace) -> Present:
     """What the trace shows of the run itself."""
-    computing = compute_s(trace)
-    slowest = max(computing, key=lambda rank: computing[rank])
+    computing, slowest = compute_s(trace), slowest_rank(trace)
     return Present(
         step_s=fmean(fmean((step.end_ns - step.begin_ns) / 1e9 for step in steady(r)) for r in trace.ranks.values()),
         compute_s=fmean(computing.values()),
@@ -224,12 +229,12 @@ def _about_slowest(trace: Trace, present: Present) -> Iterator[str]:
         f"{present.slowest_over_median:.2f}x as long as the median rank"
     )
     if present.slow_steps_share is None:
-        yield f"{words} in the mean; no step was recorded by all ranks, so that nobody knows how often"
+        yield f"{words} in the mean; no step was recorded by all ranks, so it is unknown how often"
     elif present.slow_steps_share >= ALWAYS:
-        yield f"{words}, step after step: see to that machine first"
+        yield f"{words}, step after step: look at that machine first"
     else:
         yield (
-            f"{words} in the mean, but is the slower one in {present.slow_steps_share:.0%} of the steps only: look for "
+            f"{words} in the mean, but is the slower one in only {present.slow_steps_share:.0%} of the steps: look for "
             "what happens in these (longer data, pauses, another process) before you blame the machine"
         )
 
@@ -247,13 +252,13 @@ def _about_chosen(trace: Trace, standing: Standing, chosen: Timing) -> Iterator[
 def _about_trace(trace: Trace, present: Present) -> Iterator[str]:
     if present.communication_s > present.compute_s / 4:
         share = present.communication_s / present.step_s
-        yield f"communication itself costs {share:.0%} of a step; no strategy here lessens that"
+        yield f"communication itself costs {share:.0%} of a step; no strategy here reduces that"
     missing = trace.world - len(trace.ranks)
     if missing:
         yield (
-            f"{missing} of {trace.world} ranks left no trace; the others stand for them, so that what only they do is "
-            "not seen"
+            f"{missing} of {trace.world} ranks left no trace; the others stand in for them, so what only they do "
+            "is not seen"
         )
     shortest = min(len(rank.steps) for rank in trace.ranks.values())
     if shortest < SHORT:
-        yield f"a rank has {shortest} steps only: record {SHORT} or more before you decide"
+        yield f"a rank has only {shortest} steps: record {SHORT} or more before you decide"

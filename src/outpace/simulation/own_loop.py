@@ -32,7 +32,7 @@ _here = threading.local()
 
 @dataclass(frozen=True)
 class Simulated:
-    """What a simulated run of a user's function showed."""
+    """The result of a simulated run of a user's function."""
 
     results: tuple[Any, ...]  #: what each rank returned
     seconds: float  #: simulated, until the last rank ended
@@ -61,7 +61,6 @@ def simulate(fn: Callable[..., Any], ranks: int = 8, args: Sequence[Any] = (), *
 
 
 def simulated_rank() -> SimulatedRank | None:
-    """The simulated rank that runs in this thread, if any."""
     return getattr(_here, "rank", None)
 
 
@@ -92,7 +91,7 @@ class _Job:
         return Simulated(tuple(rank.result for rank in ranks), self.clock.now_ns / 1e9, waited, digests)
 
     def world(self, index: int, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None, rank: int) -> Any:
-        """The world of the optimizers that each rank made as its so-manieth; the first to come makes it."""
+        """The world of all ranks' optimizers with this index; the first rank to arrive creates it."""
         vector = VectorLayout.of(replica.named_parameters())
         description = description_of(replica, vector, rules, max_grad_norm)
         if index == len(self.worlds):
@@ -127,10 +126,9 @@ class SimulatedRank:
         return engine
 
     def check(self) -> None:
-        """Raises if the rank never came to its end."""
         if not self.task.is_over:
             raise OutpaceError(
-                f"simulated rank {self._rank} waits for ever: the others have ended without finish(), or wait for it"
+                f"simulated rank {self._rank} waits forever: the others ended without finish(), or wait for it"
             )
 
     def _live(self) -> None:

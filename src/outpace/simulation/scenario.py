@@ -11,9 +11,10 @@ from outpace.engines.virtual.engine import Pace
 from outpace.engines.virtual.network import Network, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import Imbalance, imbalance
+from outpace.spec import is_number, is_whole
 
 MOST_RANKS, MOST_STEPS = 65_536, 10**9  #: a step takes some 30 microseconds
-SPLIT, SHARED = DATA = ("split", "shared")  #: whose work is whose
+SPLIT, SHARED = DATA = ("split", "shared")  #: how work is divided
 
 
 @dataclass(frozen=True)
@@ -43,17 +44,16 @@ class Scenario:
     def __post_init__(self) -> None:
         for name in ("ranks", "steps", "microbatches"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            if not is_whole(value) or value < 1:
                 raise InvalidRules(f"{name}={value!r} must be a whole number, at least 1")
         if self.ranks > MOST_RANKS or self.ranks * self.steps > MOST_STEPS:
             raise InvalidRules(
-                f"{self.ranks:,} ranks x {self.steps:,} steps are more than is simulated here, {MOST_RANKS:,} ranks "
+                f"{self.ranks:,} ranks x {self.steps:,} steps are more than outpace simulates, {MOST_RANKS:,} ranks "
                 f"and {MOST_STEPS:,} steps in all (some hours); make one of them smaller"
             )
         for name in ("compute_ms", "payload_mb", "apply_ms"):
             value = getattr(self, name)
-            good = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < math.inf
-            if not good:
+            if not (is_number(value) and 0 <= value < math.inf):
                 raise InvalidRules(f"{name}={value!r} must be a number, 0 or more")
         if self.data not in DATA:
             raise InvalidRules(f"data={self.data!r} must be {SPLIT} (each rank has its own) or {SHARED} (one pool)")
@@ -67,26 +67,21 @@ class Scenario:
 
     @cached_property
     def links(self) -> Network:
-        """The network itself."""
         return network(self.network)
 
     @cached_property
     def model(self) -> Imbalance:
-        """The imbalance itself."""
         return imbalance(self.imbalance, self.seed)
 
     @property
     def payload_bytes(self) -> int:
-        """Size of the gradients."""
         return round(self.payload_mb * 1e6)
 
     def compute_ns(self, rank: int) -> Callable[[int], int]:
-        """How long this rank computes at each of its steps."""
         model, world, base_s = self.model, self.ranks, self.compute_ms / 1e3
         return lambda step: round(model.compute_s(rank, world, step, base_s) * 1e9)
 
     def pace(self, rank: int) -> Pace:
-        """How fast this rank is."""
         return Pace(self.compute_ns(rank), round(self.apply_ms * 1e6))
 
 
@@ -101,7 +96,7 @@ class Work:
 
     @property
     def taken_share(self) -> float:
-        """How much of the work was taken by now."""
+        """Share of the work taken so far."""
         return 1 - self.left / self.total
 
     def is_left_for(self, rank: int) -> bool:
@@ -109,7 +104,7 @@ class Work:
         return self.left > 0 and self.taken[rank] < self._each
 
     def take(self, rank: int) -> bool:
-        """One for this rank, if there is one left for it."""
+        """Takes one for this rank, if there is one left."""
         if not self.left or self.taken[rank] == self._each:
             return False
         self.taken[rank] += 1

@@ -23,8 +23,8 @@ from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
 from outpace.interface import Work as Contribution
 from outpace.protocol.ledger import Ledger
-from outpace.simulation.run import Progress, Run, Timing, Watcher
 from outpace.simulation.scenario import Scenario
+from outpace.simulation.timing import Progress, Run, Timing, Watcher
 from outpace.strategies import Strategy, strategy
 from outpace.vector import VectorLayout
 
@@ -53,7 +53,7 @@ Schedule = Callable[[Optimizer], LRScheduler]  #: makes a rank's scheduler
 
 @dataclass(frozen=True)
 class Training(Timing):
-    """What a simulated training showed."""
+    """The result of a simulated training."""
 
     losses: tuple[LossPoint, ...]  #: of every step, in the order of time
     held_out: Score  #: at the end
@@ -94,8 +94,6 @@ def simulate_training(
 
 
 class _TrainingRun(Run[TrainingEngine]):
-    """Ranks with a model each."""
-
     report_every = 1
 
     def __init__(
@@ -125,11 +123,10 @@ class _TrainingRun(Run[TrainingEngine]):
         super().__init__(chosen, scenario, world, engines, progress, watch)
 
     def training(self, choice: str | Strategy) -> Training:
-        """What the run showed."""
         weights = [_hash_of(model) for model in self._models]
         for rank, mine in enumerate(weights):
             if mine != weights[0]:
-                raise OutpaceError(f"simulated rank {rank} ended with other weights than rank 0: please report this")
+                raise OutpaceError(f"simulated rank {rank} and rank 0 ended with different weights: please report this")
         held_out = self._workload.score(self._models[0])
         end = ScorePoint(self._world.clock.now_ns / 1e9, 1.0, held_out)
         return Training(

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
-from outpace.mixing.groups import default_size, group
+from outpace.mixing.schedules import default_size, group
 from outpace.protocol.publications import Frozen
 from outpace.protocol.rules import Publishing, Rules
 from outpace.strategies.averaging import Averaging, check_positive

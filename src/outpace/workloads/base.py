@@ -1,4 +1,4 @@
-"""What a workload is. Owns the interface; a workload knows neither ranks' clocks nor how they communicate."""
+"""What a workload is, and how its data is dealt to ranks. A workload knows neither ranks' clocks nor communication."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from outpace.errors import InvalidRules
+from outpace.randomness import generator
+
 
 class Metric(NamedTuple):
-    """By what a workload's models are compared."""
+    """What a workload's models are compared by."""
 
     name: str
     higher_is_better: bool
@@ -43,19 +46,15 @@ class Score(NamedTuple):
 
 
 class Workload(ABC):
-    """A task to train on. Whoever makes it with the same arguments has the same data and the same model."""
+    """A task to train on. Equal arguments give equal data and equal models."""
 
     metric = LOSS  #: what `score` measures besides the loss
+    steps_per_epoch: int  #: of every rank, in which the ranks together see the training data once; in any world
     race_epochs: float = 10.0  #: how long a race trains, unless told otherwise: until the metric hardly gets better
-
-    @property
-    @abstractmethod
-    def steps_per_epoch(self) -> int:
-        """Steps of every rank in which the ranks together see the training data once, in a world of any size."""
 
     @abstractmethod
     def model(self) -> nn.Module:
-        """A new model, untrained. All of one seed begin alike, and the caller's random numbers are left alone."""
+        """A new model, untrained. Equal for equal seeds; leaves the caller's random numbers alone."""
 
     @abstractmethod
     def optimizer(self, model: nn.Module) -> Optimizer:
@@ -63,12 +62,12 @@ class Workload(ABC):
 
     @abstractmethod
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
-        """Inputs and targets of this rank's step, counted from 0, for ever. Their first dimension counts samples, so
+        """Inputs and targets of this rank's step, counted from 0, without end. Their first dimension counts samples, so
         that they can be split into micro-batches. Raises `InvalidRules` in a world that they do not fit."""
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What is made small: a scalar, the mean over the mini-batch."""
+        """The training loss: a scalar, the mean over the mini-batch."""
 
     @abstractmethod
     def score(self, model: nn.Module) -> Score:
@@ -89,12 +88,10 @@ class Classification(Workload):
     metric = ACCURACY
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross entropy."""
         return nn.functional.cross_entropy(outputs, targets)
 
     @torch.no_grad()
     def score(self, model: nn.Module) -> Score:
-        """The loss on samples that no rank trains on, and the share of them whose class the model finds."""
         answers = [(model(inputs), targets) for inputs, targets in self.held_out()]
         outputs, targets = (torch.cat(parts) for parts in zip(*answers, strict=True))
         right = (outputs.argmax(dim=1) == targets).float().mean()
@@ -103,3 +100,54 @@ class Classification(Workload):
     @abstractmethod
     def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
         """Inputs and targets that no rank trains on, in parts that fit into memory."""
+
+
+def check_world(world: int, batch: int, workload: str, samples: str) -> None:
+    """Raises `InvalidRules` if a workload's mini-batch has fewer samples than there are ranks."""
+    if not 1 <= world <= batch:
+        raise InvalidRules(
+            f"{workload}'s mini-batch of {batch} {samples} can be split over 1 to {batch} ranks, not {world}"
+        )
+
+
+class Shuffled:
+    """Deals samples to ranks in an order that changes with every epoch."""
+
+    def __init__(self, count: int, batch: int, which: str) -> None:
+        self.steps = count // batch  #: of an epoch, in a world of any size
+        self._count, self._batch, self._which = count, batch, which
+
+    def indices(self, step: int, rank: int, world: int) -> Tensor:
+        """Of the samples of this rank's step."""
+        epoch, place = divmod(step, self.steps)
+        order = torch.randperm(self._count, generator=generator(f"{self._which}/epoch/{epoch}"))
+        return order[place * self._batch : (place + 1) * self._batch][rank::world]
+
+
+class Buckets:
+    """Deals samples to ranks so that each mini-batch holds samples of similar length, and pads little.
+
+    In every epoch, all samples are sorted by length, cut into as many buckets as there are steps of all ranks, and the
+    buckets are dealt in a random order. Samples of equal length change places from epoch to epoch.
+    """
+
+    def __init__(self, lengths: Tensor, batch: int, which: str) -> None:
+        self.steps = len(lengths) // batch  #: of an epoch, in a world of any size
+        self._lengths, self._which = lengths, which
+        self._latest: tuple[int, Tensor] = -1, lengths
+
+    def indices(self, step: int, rank: int, world: int) -> Tensor:
+        """Of the samples of this rank's step, shortest first."""
+        epoch, place = divmod(step, self.steps)
+        count = self.steps * world
+        dealt = torch.randperm(count, generator=generator(f"{self._which}/buckets/{epoch}"))
+        bucket = int(dealt[place * world + rank])
+        order = self._order(epoch)
+        return order[bucket * len(order) // count : (bucket + 1) * len(order) // count]
+
+    def _order(self, epoch: int) -> Tensor:
+        """All samples by length. Kept for the epoch, because sorting costs more than the rest of a batch."""
+        if self._latest[0] != epoch:
+            shuffled = torch.randperm(len(self._lengths), generator=generator(f"{self._which}/ties/{epoch}"))
+            self._latest = epoch, shuffled[self._lengths[shuffled].argsort(stable=True)]
+        return self._latest[1]

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outpace.errors import OutpaceError
-from outpace.workloads.base import Classification
-from outpace.workloads.draws import Shuffled, check_world, generator, seeded
+from outpace.randomness import generator, seeded
+from outpace.workloads.base import Classification, Shuffled, check_world
 
 PIXELS, HIDDEN, CLASSES = 64, 128, 10
 IMAGES, TRAINED, BATCH = 1797, 1024, 64  #: those not trained on are held out; TRAINED is a multiple of BATCH
@@ -32,7 +32,7 @@ _FILE = "datasets/data/digits.csv.gz"  #: within scikit-learn; one line for each
 class Digits(Classification):
     """Handwritten digits and a small classifier; what a step costs is left to the imbalance.
 
-    The seed draws the order and the model's beginning: equal on every rank. Which images are held out is drawn from
+    The seed draws the order and the initial weights: equal on every rank. Which images are held out is drawn from
     `split` alone. It moves the accuracy more than anything a seed draws: compare runs of one split.
 
     >>> task = Digits(seed=1)
@@ -46,33 +46,25 @@ class Digits(Classification):
     def __init__(self, seed: int = 0, split: int = 0) -> None:
         self.seed, self.split = seed, split
         self._dealt = Shuffled(TRAINED, BATCH, f"digits/{seed}")
+        self.steps_per_epoch = self._dealt.steps
         pixels, classes = images()
         order = self._stratified(classes)
         self._inputs, self._targets = pixels[order[:TRAINED]], classes[order[:TRAINED]]
         self._held_out = pixels[order[TRAINED:]], classes[order[TRAINED:]]
 
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps of every rank in which the ranks together see each training image once, in a world of any size."""
-        return self._dealt.steps
-
     def model(self) -> nn.Module:
-        """The model to train. All runs of a seed begin alike, and the caller's random numbers are left alone."""
         with seeded(f"digits/{self.seed}/model"):
             return nn.Sequential(nn.Linear(PIXELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """SGD with momentum."""
         return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
-        """This rank's part of the mini-batch of a step. Every epoch has an order of its own."""
         check_world(world, BATCH, "digits", "images")
         mine = self._dealt.indices(step, rank, world)
         return self._inputs[mine], self._targets[mine]
 
     def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """The images that no rank trains on."""
         return [self._held_out]
 
     def _stratified(self, classes: Tensor) -> Tensor:

@@ -6,15 +6,14 @@ the data. Points are made when they are needed and are the same in every epoch: 
 
 from __future__ import annotations
 
-import hashlib
 import math
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outpace.workloads.base import Score, Workload
-from outpace.workloads.draws import check_world
+from outpace.randomness import generator as generator_of
+from outpace.workloads.base import Score, Workload, check_world
 
 DIMENSIONS, POINTS, BATCH = 8192, 32768, 2048  #: as in the paper
 LEARNING_RATE = 0.05  #: a quarter of where SGD diverges here: room for gradients that come a few rounds late
@@ -35,19 +34,15 @@ class Hyperplane(Workload):
     (torch.Size([256, 8192]), torch.Size([256, 1]))
     """
 
+    steps_per_epoch = POINTS // BATCH
     race_epochs = 4.0
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
-        generator = self._generator("hyperplane")
+        generator = generator_of(f"{self.seed}/hyperplane")
         weight = torch.randn(1, DIMENSIONS, generator=generator)
         self._weight = weight * (SIGNAL / weight.norm())
         self._bias = torch.randn(1, generator=generator)
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """16, as in the paper."""
-        return POINTS // BATCH
 
     def model(self) -> nn.Linear:
         """The model to train. It begins at zero, so that all runs begin alike."""
@@ -57,7 +52,6 @@ class Hyperplane(Workload):
         return model
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Plain SGD, as in the paper."""
         return torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
@@ -67,7 +61,6 @@ class Hyperplane(Workload):
         return self._points(count, f"train/{step % self.steps_per_epoch}/{rank}/{world}")
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Mean squared error."""
         return nn.functional.mse_loss(outputs, targets)
 
     @torch.no_grad()
@@ -85,12 +78,8 @@ class Hyperplane(Workload):
 
     def _points(self, count: int, which: str) -> tuple[Tensor, Tensor]:
         """Coordinates uniform with mean 0 and variance 1, from random bytes: eight for the price of one number."""
-        generator = self._generator(which)
+        generator = generator_of(f"{self.seed}/{which}")
         words = torch.empty(count * DIMENSIONS // 8, dtype=torch.int64).random_(-(2**63), None, generator=generator)
         inputs = words.view(torch.int8).to(torch.float32).add_(0.5).mul_(1 / _BYTE_SPREAD).view(count, DIMENSIONS)
         noise = NOISE * torch.randn(count, 1, generator=generator)
         return inputs, nn.functional.linear(inputs, self._weight, self._bias) + noise
-
-    def _generator(self, which: str) -> torch.Generator:
-        digest = hashlib.blake2b(f"{self.seed}/{which}".encode(), digest_size=7).digest()
-        return torch.Generator().manual_seed(int.from_bytes(digest, "big"))

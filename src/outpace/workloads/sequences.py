@@ -17,8 +17,9 @@ from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.imbalance.workloads import VIDEO_FRAMES
-from outpace.workloads.base import Classification
-from outpace.workloads.draws import Buckets, check_world, generator, seeded
+from outpace.randomness import generator, seeded
+from outpace.spec import is_whole
+from outpace.workloads.base import Buckets, Classification, check_world
 
 POSES, CLASSES, FEATURES, HIDDEN = 5, 10, 6, 24
 TRAINED, HELD_OUT, BATCH = 2560, 1024, 128  #: TRAINED is a multiple of BATCH
@@ -58,7 +59,7 @@ class Sequences(Classification):
     race_epochs = 16.0
 
     def __init__(self, seed: int = 0, stride: int = 8) -> None:
-        if not isinstance(stride, int) or isinstance(stride, bool) or not 1 <= stride <= _SHORTEST:
+        if not is_whole(stride) or not 1 <= stride <= _SHORTEST:
             raise InvalidRules(
                 f"stride={stride!r} must be a whole number of frames from 1 to {_SHORTEST}, the shortest video's length"
             )
@@ -67,12 +68,8 @@ class Sequences(Classification):
         self._videos = self._filmed(poses, TRAINED, "trained")
         self._held_out = self._filmed(poses, HELD_OUT, "held out")
         self._buckets = Buckets(self._videos.lengths, BATCH, f"sequences/{seed}")
+        self.steps_per_epoch = self._buckets.steps
         self._mean_length = float(self._videos.lengths.double().mean())
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """20, in a world of any size."""
-        return self._buckets.steps
 
     def model(self) -> nn.Module:
         """One layer of LSTM and a linear one, 3,418 parameters."""
@@ -80,11 +77,9 @@ class Sequences(Classification):
             return Recogniser()
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Adam."""
         return torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
-        """A bucket of videos, padded to the longest: about as many as the mini-batch has for each rank."""
         check_world(world, BATCH, "sequences", "videos")
         return self._videos.padded(self._buckets.indices(step, rank, world))
 
@@ -93,7 +88,6 @@ class Sequences(Classification):
         return float(lengths_of(inputs).double().mean()) / self._mean_length
 
     def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
-        """Videos that no rank trains on, those of similar length together."""
         by_length = self._held_out.lengths.argsort(stable=True)
         return [self._held_out.padded(part) for part in by_length.tensor_split(HELD_OUT // BATCH)]
 
@@ -122,7 +116,6 @@ class Recogniser(nn.Module):
         self.head = nn.Linear(HIDDEN, CLASSES)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """One score for each motion, from the mean of the states at frames that are there."""
         lengths = lengths_of(inputs)
         trimmed = inputs[:, : int(lengths.max())]
         states, _ = self.lstm(trimmed)

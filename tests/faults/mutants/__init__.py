@@ -157,7 +157,7 @@ MUTANTS = {
     ),
     "own-trace": Mutant(
         "a trace is written beside training",
-        "outpace.observe.trace_writer",
+        "outpace.observe.recorder",
         _training_writes_its_own_trace,
         "tests/faults/test_disks.py::test_training_goes_on_when_every_write_fails",
     ),

@@ -18,7 +18,7 @@ import torch
 
 from outpace import lifetimes
 from outpace.cli import main
-from outpace.launching import child, restarts
+from outpace.launching import child
 from outpace.launching.leash import die_with_parent
 
 HEARD = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD}
@@ -64,7 +64,7 @@ def launch(arguments: Sequence[str], output: int, errors: int, environment: dict
         os.dup2(errors, 2)
         os.environ.update(environment)
         child.subprocess = SimpleNamespace(Popen=_Fork, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
-        restarts.HEALTHY_S = 0.0  # a back-off that grows would be all that is measured
+        child.HEALTHY_S = 0.0  # a back-off that grows would be all that is measured
         return main(["run", *arguments])
 
     return fork(body)

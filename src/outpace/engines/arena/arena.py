@@ -30,7 +30,7 @@ from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.life import Life
 from outpace.engines.arena.mapped import give_back, mapped
 from outpace.errors import ArenaFull, ArenaInvalid
-from outpace.job.free_memory import available_bytes
+from outpace.job.machine import available_bytes
 
 log = logging.getLogger("outpace")
 

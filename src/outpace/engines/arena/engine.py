@@ -12,7 +12,7 @@ from outpace.engines.arena.log import Log
 from outpace.engines.arena.reduction import Reduction
 from outpace.engines.arena.watch import Watch
 from outpace.engines.sums import RowSums
-from outpace.job.environment import cores
+from outpace.job.machine import cores
 from outpace.protocol.events import Attempt, Event
 from outpace.protocol.round import Round
 

@@ -85,7 +85,7 @@ class ArenaLayout:
 
     @cached_property
     def agent(self) -> int:
-        """A page that the host's ranks and their agent share; see `engines.cluster.desk`."""
+        """A page that the host's ranks and their agent share; see `engines.cluster.shared_page`."""
         return self.control + _pages(HOLD_BYTES * (2 + self.world))
 
     @cached_property

@@ -18,7 +18,7 @@ from outpace.engines.arena.life import Life
 from outpace.engines.arena.log import READ_RECORDS, RECORD_BYTES, Log, LogCut
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.errors import BelowQuorum, OutpaceError, TimedOut
-from outpace.job.environment import cores
+from outpace.job.machine import cores
 from outpace.protocol.events import Dead, Event, Seal
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.outcome import Outcome, OutcomeKind

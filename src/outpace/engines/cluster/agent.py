@@ -35,21 +35,21 @@ from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery
-from outpace.engines.cluster.desk import FAILED, RUNNING, STORE_LOST, Desk
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
-from outpace.engines.cluster.leases import Leases, replaced
+from outpace.engines.cluster.joining import PLACE, JoinHandler, Question
+from outpace.engines.cluster.leases import Leases, beat_s, group_s, lease_s, replaced, store_s
 from outpace.engines.cluster.membership import Membership
-from outpace.engines.cluster.orders import Orders, cluster_of
 from outpace.engines.cluster.reducer import HostReducer
-from outpace.engines.cluster.returning import PLACE, Question, Reception
 from outpace.engines.cluster.sealing import SealedStore
+from outpace.engines.cluster.shared_page import FAILED, RUNNING, STORE_LOST, SharedPage
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
-from outpace.engines.cluster.timing import beat_s, group_s, lease_s, store_s
+from outpace.engines.cluster.supervisor import LaunchSpec, cluster_of
 from outpace.engines.cluster.transfers import Transfers
 from outpace.engines.sums import RowSums
 from outpace.errors import OutpaceError
-from outpace.job.environment import cores, joined_store
+from outpace.job.environment import joined_store
+from outpace.job.machine import cores
 from outpace.job.store import address
 from outpace.protocol.events import Agent as AgentBegins
 from outpace.protocol.events import Dead, Event, Gone
@@ -65,53 +65,49 @@ _KEPT_ENTRIES = 100_000  #: of the log, for a host that was given up and may com
 
 
 class Agent:
-    """All of one host's agent."""
-
-    def __init__(self, orders: Orders) -> None:
-        self._orders = orders
-        self._rules = rules = Rules.from_dict(orders.rules)
-        self._host, self._timeout_s = orders.host, orders.timeout_s
-        arena_fd, log_fd, life_fd, inbox_fd = orders.fds
-        layout = ArenaLayout(**orders.layout)
+    def __init__(self, spec: LaunchSpec) -> None:
+        self._spec = spec
+        self._rules = rules = Rules.from_dict(spec.rules)
+        self._host, self._timeout_s = spec.host, spec.timeout_s
+        arena_fd, log_fd, life_fd, inbox_fd = spec.fds
+        layout = ArenaLayout(**spec.layout)
         self._memory = memory = Memory(arena_fd, layout)
         self._life = Life(life_fd)
-        self._desk = desk = Desk(memory)
-        self._inbox, self._bell = Inbox(inbox_fd, desk), Bell(desk.bell)
-        self._ranks = Hosts(rules).ranks(orders.host)
+        self._page = page = SharedPage(memory)
+        self._inbox, self._bell = Inbox(inbox_fd, page), Bell(page.bell)
+        self._ranks = Hosts(rules).ranks(spec.host)
         self._store = joined_store()
-        self._prefix = cluster_of(orders.name)
+        self._prefix = cluster_of(spec.name)
         snapshots = SnapshotStore(memory)
         faults = Faults()
-        watch_args = (rules, Log(log_fd), snapshots, Bell(memory.word), self._life, faults, orders.timeout_s)
-        self._watch = Watch(layout.world, *watch_args, host=orders.host)
+        watch_args = (rules, Log(log_fd), snapshots, Bell(memory.word), self._life, faults, spec.timeout_s)
+        self._watch = Watch(layout.world, *watch_args, host=spec.host)
         self._snapshots = snapshots
         self._read_hosts = Hosts(rules)
-        self._membership = Membership(
-            self._read_hosts, orders.host, self._connect, self._begin, lease_s(orders.timeout_s)
-        )
+        self._membership = Membership(self._read_hosts, spec.host, self._connect, self._begin, lease_s(spec.timeout_s))
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
         self._entries: queue.SimpleQueue[Entry | Question] = queue.SimpleQueue()
         self._delivery = Delivery(
-            *(log_fd, self._inbox, self._watch, desk, Bell(memory.word), snapshots, self._membership),
-            *(orders.host, orders.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
+            *(log_fd, self._inbox, self._watch, page, Bell(memory.word), snapshots, self._membership),
+            *(spec.host, spec.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
         hosts_before = self._watch.ledger.hosts.to_state()
         self._read_hosts.__dict__.update(Hosts.from_state(rules, hosts_before).__dict__)
-        progress = desk.progress
+        progress = page.progress
         self._committed = progress.inbox
-        self._log = StoreLog(self._store, self._prefix, desk.key, orders.host, desk.life, progress, self._accept)
-        self._reception = Reception(SealedStore(self._store.clone(), desk.key, f"{self._prefix}/{PLACE}"))
-        me = (orders.host, desk.life)
-        self._leases = Leases(self._store.clone(), self._prefix, desk.key, *me, lease_s(orders.timeout_s))
-        chunks = [Chunk(getattr(torch, dtype), offset, elements) for dtype, offset, elements in orders.chunks]
+        self._log = StoreLog(self._store, self._prefix, page.key, spec.host, page.life, progress, self._accept)
+        self._join_handler = JoinHandler(SealedStore(self._store.clone(), page.key, f"{self._prefix}/{PLACE}"))
+        me = (spec.host, page.life)
+        self._leases = Leases(self._store.clone(), self._prefix, page.key, *me, lease_s(spec.timeout_s))
+        chunks = [Chunk(getattr(torch, dtype), offset, elements) for dtype, offset, elements in spec.chunks]
         self._reducer = HostReducer(
-            *(memory, RowSums(memory.bytes, chunks, rules, orders.max_grad_norm), Holds(memory, layout.world)),
-            *(orders.host, self._read_hosts.of, orders.tensors),
+            *(memory, RowSums(memory.bytes, chunks, rules, spec.max_grad_norm), Holds(memory, layout.world)),
+            *(spec.host, self._read_hosts.of, spec.tensors),
             *(self._is_current, self._users, lambda: self._watch.ledger.free_slots()),
         )
-        self._ends = SealedStore(self._store, desk.key, f"{self._prefix}/ended")
+        self._ends = SealedStore(self._store, page.key, f"{self._prefix}/ended")
         self._store_answered = time.monotonic()
-        self._buried: set[tuple[int, int]] = set()
+        self._reported_dead: set[tuple[int, int]] = set()
         self._given_up: set[tuple[int, int]] = set()
         self._address = address_towards_store()
         self._serial = 0
@@ -128,7 +124,7 @@ class Agent:
         self._leave()
 
     def _guarded(self, work: Callable[[], None]) -> None:
-        """A thread that fails ends the agent. Where another agent would fail likewise, the ranks are told why."""
+        """A thread that fails ends the agent. Where another agent would fail likewise, the ranks learn why."""
         try:
             work()
         except OutpaceError as error:
@@ -162,7 +158,7 @@ class Agent:
             self._log.read()
 
     def _accept(self, entry: Entry) -> None:
-        if entry.host == self._host and entry.life == self._desk.life:
+        if entry.host == self._host and entry.life == self._page.life:
             self._committed = entry.inbox
         self._entries.put(entry)
         for event in decode(entry.records):
@@ -174,9 +170,9 @@ class Agent:
 
     def _is_of_a_life_before(self, entry: Entry, event: Event) -> bool:
         """Whether a life of this host that was given up has come back meanwhile. One that comes later ends this one."""
-        if not isinstance(event, AgentBegins) or event.host != self._host or entry.life == self._desk.life:
+        if not isinstance(event, AgentBegins) or event.host != self._host or entry.life == self._page.life:
             return False
-        if entry.life > self._desk.life:
+        if entry.life > self._page.life:
             self._give_up(FAILED, replaced(self._host))
         return True
 
@@ -185,8 +181,8 @@ class Agent:
             next_one = self._entries.get()
             if isinstance(next_one, Entry):
                 self._delivery.deliver(next_one)
-            elif (standing := self._delivery.standing()) is not None:
-                self._reception.tell(next_one, standing)
+            elif (log_position := self._delivery.log_position()) is not None:
+                self._join_handler.tell(next_one, log_position)
 
     def _reduce(self) -> None:
         while True:
@@ -232,7 +228,7 @@ class Agent:
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _say(self, event: Event) -> None:
-        self._inbox.put(event, time.monotonic_ns() + self._desk.clock_ns)
+        self._inbox.put(event, time.monotonic_ns() + self._page.clock_ns)
 
     def _begin(self) -> None:
         """Says that this agent begins, or begins again: the agents form a new group."""
@@ -242,11 +238,11 @@ class Agent:
 
     def _connect(self, generation: int, living: list[int]) -> tuple[Group, Transfers]:
         place = f"{self._prefix}/group/{generation}"
-        store = SealedStore(self._store.clone(), self._desk.key, place)
+        store = SealedStore(self._store.clone(), self._page.key, place)
         group = Group(store, self._address, living, self._host, group_s(self._timeout_s))
-        group.prove(self._desk.key, place, lease_s(self._timeout_s))
+        group.prove(self._page.key, place, lease_s(self._timeout_s))
         positions = {host: numbers[0] for host, numbers in group.exchange([self._delivery.position]).items()}
-        self._desk.clock_ns = group.clock_ns(self._desk.clock_ns)
+        self._page.clock_ns = group.clock_ns(self._page.clock_ns)
         return group, Transfers(group, self._memory, self._snapshots, positions)
 
     def _receive(self) -> None:
@@ -255,11 +251,11 @@ class Agent:
             self._membership.living,
             {h: self._membership.serial(h) for h in range(self._read_hosts.count)},
         )
-        for question in self._reception.questions(host for host in serials if host != self._host):
+        for question in self._join_handler.questions(host for host in serials if host != self._host):
             if question.host in living:
                 self._let_go(question.host, "was started again", serials[question.host])
             elif living and living[0] == self._host:
-                self._reception.take(question)
+                self._join_handler.take(question)
                 self._entries.put(question)
 
     def _let_go(self, host: int, why: str, serial: int | None = None) -> None:
@@ -277,7 +273,7 @@ class Agent:
             self._log.cut(max(everybody, self._leases.had_by_all(living, mine) - _KEPT_ENTRIES) - 1)
 
     def _look_after_ranks(self) -> bool:
-        """Reports the dead. True if nobody is left to work for."""
+        """Reports dead ranks. True if no rank is left to work for."""
         members = self._watch.ledger.members.by_rank
         is_anybody_there = False
         for rank in self._ranks:
@@ -285,8 +281,8 @@ class Agent:
                 is_anybody_there = True
                 continue
             member = members.get(rank)
-            if member is not None and member.alive and (rank, member.incarnation) not in self._buried:
-                self._buried.add((rank, member.incarnation))
+            if member is not None and member.alive and (rank, member.incarnation) not in self._reported_dead:
+                self._reported_dead.add((rank, member.incarnation))
                 self._say(Dead(rank, member.incarnation))
         return not is_anybody_there and self._is_dispensable()
 
@@ -324,17 +320,17 @@ class Agent:
 
     def _leave(self) -> None:
         """Threads that wait for other hosts are left to themselves."""
-        self._desk.leave()
+        self._page.leave()
         os._exit(0)
 
     def _give_up(self, status: int, why: str) -> None:
-        self._desk.give_up(status, why)
+        self._page.give_up(status, why)
         Bell(self._memory.word).ring()
         os._exit(1)
 
 
 def store_lost(host: int, why: str) -> str:
-    """What the ranks of a host are told then."""
+    """The error for the ranks of this host."""
     return (
         f"the store at {address()}, which joins the hosts, is lost to host {host} ({why}). No round was committed "
         "without it; restart the job from its last checkpoint"
@@ -342,28 +338,28 @@ def store_lost(host: int, why: str) -> str:
 
 
 def main() -> None:
-    """Orders come through standard input.
+    """LaunchSpec come through standard input.
 
     Before it does anything else, an agent forks another one that waits for its death: that costs no import of torch,
     and the host is without an agent for no longer than it takes to get a lock.
     """
     make_room()
     torch.set_num_threads(max(1, min(4, cores() // 2)))
-    orders = Orders.read(sys.stdin.buffer)
-    layout, life = ArenaLayout(**orders.layout), Life(orders.fds[2])
+    spec = LaunchSpec.read(sys.stdin.buffer)
+    layout, life = ArenaLayout(**spec.layout), Life(spec.fds[2])
     if not life.take(layout.world):
         return  # another one was quicker
-    desk, ranks = Desk(Memory(orders.fds[0], layout)), Hosts(Rules.from_dict(orders.rules)).ranks(orders.host)
+    page, ranks = SharedPage(Memory(spec.fds[0], layout)), Hosts(Rules.from_dict(spec.rules)).ranks(spec.host)
     while os.fork() == 0:
         life.wait_for(layout.world)
-        if desk.status != RUNNING or not any(map(life.lives, ranks)):
+        if page.status != RUNNING or not any(map(life.lives, ranks)):
             os._exit(0)
     has_joined = threading.Event()
     threading.Thread(target=_end_with, args=(ranks, life, has_joined), name="end with ranks", daemon=True).start()
     try:
-        agent = Agent(orders)
+        agent = Agent(spec)
     except DistNetworkError as error:
-        desk.give_up(STORE_LOST, store_lost(orders.host, str(error).splitlines()[0]))
+        page.give_up(STORE_LOST, store_lost(spec.host, str(error).splitlines()[0]))
         os._exit(1)
     has_joined.set()
     agent.run()

@@ -116,7 +116,7 @@ def address_towards_store() -> str:
 
 
 def shut(doors: Iterable[Door]) -> None:
-    """Nobody connects there any more, from now on. What is connected stays so."""
+    """Accepts no new connections; existing ones stay open."""
     program = ctypes.create_string_buffer(_DROP_ALL)
     filter_program = struct.pack("HxxxxxxP", 1, ctypes.addressof(program))
     for door in set(doors) & _doors():
@@ -138,5 +138,5 @@ def _doors() -> set[Door]:
 
 
 def make_room() -> None:
-    """As many descriptors as this process may have: until the doors are shut, strangers can take some."""
+    """Raises the descriptor limit as far as allowed: until the doors are shut, strangers can take some."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

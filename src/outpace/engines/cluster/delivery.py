@@ -15,12 +15,12 @@ from outpace.engines.arena.holds import tag
 from outpace.engines.arena.log import RECORD_BYTES, append, decode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.arena.watch import Watch
-from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, WithData, cargo_of, current_rows, is_for
-from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox
+from outpace.engines.cluster.joining import LogPosition
 from outpace.engines.cluster.membership import Membership
-from outpace.engines.cluster.returning import Standing
+from outpace.engines.cluster.shared_page import Progress, SharedPage
 from outpace.engines.cluster.store_log import Entry
+from outpace.engines.cluster.transfers import SNAPSHOT, Payload, WithData, current_rows, is_for, payload_of
 from outpace.errors import OutpaceError
 from outpace.protocol.events import Agent, Event
 from outpace.protocol.round import Round
@@ -34,7 +34,7 @@ class Delivery:
         log_fd: int,
         inbox: Inbox,
         watch: Watch,
-        desk: Desk,
+        page: SharedPage,
         bell: Bell,
         snapshots: SnapshotStore,
         membership: Membership,
@@ -42,21 +42,21 @@ class Delivery:
         has_buffers: bool,
         reduce: Callable[[Round, int], None],
     ) -> None:
-        self._fd, self._inbox, self._watch, self._desk, self._bell = log_fd, inbox, watch, desk, bell
+        self._fd, self._inbox, self._watch, self._page, self._bell = log_fd, inbox, watch, page, bell
         self._snapshots, self._membership = snapshots, membership
         self._host, self._has_buffers = host, has_buffers
         self._reduce = reduce
-        self._progress = desk.progress
+        self._progress = page.progress
         self.position = os.fstat(log_fd).st_size  #: bytes written
         self._published: dict[int, tuple[int, list[int]]] = {}  # rank -> place of its last publication, who gets it
         self._sealed = 0
         watch.refresh()
 
     def deliver(self, entry: Entry) -> None:
-        """Writes an entry's records. What an agent before this one had written of them is left as it is."""
+        """Writes an entry's records. Records that an earlier agent has written already are left alone."""
         start = self._progress.position
         news = self._watch.ledger.news
-        is_own = (entry.host, entry.life) == (self._host, self._desk.life)
+        is_own = (entry.host, entry.life) == (self._host, self._page.life)
         inbox = entry.inbox if is_own else self._progress.inbox
         self._note(self._progress._replace(coming=inbox))
         for index, event in enumerate(decode(entry.records)):
@@ -70,20 +70,19 @@ class Delivery:
 
     @property
     def entries(self) -> int:
-        """How many are in this host's log."""
         return self._progress.entries
 
-    def standing(self) -> Standing | None:
+    def log_position(self) -> LogPosition | None:
         """For a host that begins where this one is. None while an entry is half delivered."""
         progress = self._progress
         if progress.position != self.position:
             return None
-        return Standing(progress.entries, progress.position, progress.chain, self._watch.ledger.to_state())
+        return LogPosition(progress.entries, progress.position, progress.chain, self._watch.ledger.to_state())
 
     def _note(self, progress: Progress) -> None:
         """For ranks that wait for what they said, and for the agent that follows."""
         if progress != self._progress:
-            self._progress = self._desk.progress = progress
+            self._progress = self._page.progress = progress
 
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)
@@ -99,38 +98,38 @@ class Delivery:
         self._watch.refresh()
         ledger = self._watch.ledger
         if was_away:
-            for cargo in current_rows(ledger):
-                self._fetch(cargo)
+            for payload in current_rows(ledger):
+                self._fetch(payload)
         sealed = ledger.reducing
         if sealed is not None and tag(sealed) != self._sealed:
             self._sealed = tag(sealed)
             self._reduce(sealed, ledger.hosts.generation)
 
     def _bring(self, event: Event) -> None:
-        """Sees to it that what goes with a record is where it is needed."""
+        """Brings a record's payload to where it is needed."""
         if not isinstance(event, WithData):
             return
         ledger = self._watch.ledger
-        cargo = cargo_of(event, ledger, self._has_buffers)
-        if cargo is None:
+        payload = payload_of(event, ledger, self._has_buffers)
+        if payload is None:
             return
-        if cargo.source != self._host:
+        if payload.source != self._host:
             if is_for(self._host, event, ledger):
-                self._fetch(cargo)
+                self._fetch(payload)
             return
         readers = [host for host in ledger.hosts.living if is_for(host, event, ledger)]
-        if cargo.what == SNAPSHOT:
+        if payload.what == SNAPSHOT:
             self._until_fetched(self.position, readers)  # its buffer may be written again soon
             return
         self._until_fetched(*self._published.get(event.rank, (0, [])))
         self._published[event.rank] = (self.position, readers)
 
-    def _fetch(self, cargo: Cargo) -> None:
-        if cargo.what == SNAPSHOT:
-            for buffer in cargo.places:
+    def _fetch(self, payload: Payload) -> None:
+        if payload.what == SNAPSHOT:
+            for buffer in payload.places:
                 self._snapshots.forget(buffer)  # whatever comes: what lies there is of another version
         self._membership.within_group(
-            lambda transfers: transfers.fetch(cargo, self.position), lambda group: cargo.source in group.hosts
+            lambda transfers: transfers.fetch(payload, self.position), lambda group: payload.source in group.hosts
         )
 
     def _until_fetched(self, position: int, readers: list[int]) -> None:

@@ -15,11 +15,10 @@ from typing import Any
 from outpace.engines.arena.arena_engine import ArenaEngine
 from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.watch import Watch
-from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.inbox import Inbox, SentLog
-from outpace.engines.cluster.keeper import Keeper
-from outpace.engines.cluster.orders import Orders, cluster_of
-from outpace.engines.cluster.timing import beat_s, lease_s
+from outpace.engines.cluster.leases import beat_s, lease_s
+from outpace.engines.cluster.shared_page import SharedPage
+from outpace.engines.cluster.supervisor import AgentSupervisor, LaunchSpec, cluster_of
 from outpace.engines.cluster.watch import ClusterWatch
 from outpace.engines.replicas import T
 from outpace.errors import OutpaceError, StoreLost
@@ -76,8 +75,8 @@ class ClusterEngine(ArenaEngine):
 
     def _make_watch(self, timeout_s: float) -> Watch:
         self._timeout_s = timeout_s
-        desk, host, files = Desk(self._memory), self.rules.host_of(self.rank), self._files
-        orders = Orders(
+        desk, host, files = SharedPage(self._memory), self.rules.host_of(self.rank), self._files
+        orders = LaunchSpec(
             name=self._name,
             host=host,
             layout=self._memory.layout.sizes(),
@@ -89,7 +88,7 @@ class ClusterEngine(ArenaEngine):
             timeout_s=timeout_s,
             fds=files.fds,
         )
-        keeper = Keeper(orders, desk, self._life, f"[rank {self.rank}, host {host}]", self._store.variables)
+        keeper = AgentSupervisor(orders, desk, self._life, f"[rank {self.rank}, host {host}]", self._store.variables)
         log = SentLog(files.log, Inbox(files.inbox, desk), desk)
         rest = (self._snapshots, Bell(self._memory.word), self._life, self._faults, timeout_s)
         return ClusterWatch(keeper, self.rank, self.rules, log, *rest, host=host)

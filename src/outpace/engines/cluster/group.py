@@ -97,7 +97,6 @@ class Group:
             work.wait()
 
     def exchange(self, numbers: Sequence[int]) -> dict[int, list[int]]:
-        """Every host's numbers."""
         mine = torch.tensor(numbers, dtype=torch.int64)
         found = [torch.zeros_like(mine) for _ in self.hosts]
         if self._all is None:
@@ -133,7 +132,6 @@ class Group:
         self._all.send([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
 
     def receive(self, tensor: torch.Tensor, host: int, tag: int) -> None:
-        """Blocks until it is here."""
         self._all.recv([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
 
     def fetch(self, how: Callable[[], T]) -> T:

@@ -10,14 +10,14 @@ import os
 
 from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.log import RECORD_BYTES, Log, Trimming, append, encode
-from outpace.engines.cluster.desk import Desk
+from outpace.engines.cluster.shared_page import SharedPage
 from outpace.protocol.events import Event
 
 
 class Inbox:
     """Appending to it and reading it."""
 
-    def __init__(self, fd: int, desk: Desk) -> None:
+    def __init__(self, fd: int, desk: SharedPage) -> None:
         self._fd = fd
         self._trimming = Trimming(fd)
         self._bell = Bell(desk.bell)
@@ -41,7 +41,7 @@ class Inbox:
 class SentLog(Log):
     """A rank's view of its host's log. What it appends goes through the inbox, and is there once it came back."""
 
-    def __init__(self, fd: int, inbox: Inbox, desk: Desk) -> None:
+    def __init__(self, fd: int, inbox: Inbox, desk: SharedPage) -> None:
         super().__init__(fd)
         self._inbox, self._desk = inbox, desk
         self._progress = desk.progress

@@ -1,7 +1,7 @@
-"""Which hosts are still there: each writes a number into the store that grows. Owns the counting, decides by silence.
+"""Which hosts are still there, and the timeouts that follow from the user's one bound.
 
-No clock of another host is looked at. A host that was cut off finds that the others went on; one that only was slow
-finds that nobody minded.
+Each host writes a growing number into the store; silence decides. No clock of another host is looked at. A host that
+was cut off finds that the others went on; one that was only slow finds that nobody minded.
 """
 
 from __future__ import annotations
@@ -13,7 +13,32 @@ from typing import Any
 from outpace.engines.cluster.sealing import Tampered, seal, unseal
 from outpace.errors import OutpaceError
 
+SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 5.0
+LONGEST_SILENCE_S = 60.0  #: of the store
 log = logging.getLogger("outpace")
+
+
+def lease_s(timeout_s: float) -> float:
+    """How long a host may be silent before the others give it up: a tenth of what a rank would wait.
+
+    Longer than an agent takes to restart, short enough for ranks to wait through.
+    """
+    return min(LONGEST_LEASE_S, max(SHORTEST_LEASE_S, timeout_s / 10))
+
+
+def beat_s(timeout_s: float) -> float:
+    """How often a host gives a sign of life."""
+    return lease_s(timeout_s) / 8
+
+
+def store_s(timeout_s: float) -> float:
+    """How long the store may be silent. Less than a rank waits, so that the rank learns the reason."""
+    return min(LONGEST_SILENCE_S, timeout_s / 2)
+
+
+def group_s(timeout_s: float) -> float:
+    """How long connections between agents may be silent. Beyond the lease, which decides who is waited for."""
+    return max(timeout_s, 4 * lease_s(timeout_s))
 
 
 class Leases:
@@ -63,14 +88,14 @@ class Leases:
         return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])
 
     def _note(self, host: int, sign: tuple[int, int], now: float) -> bool:
-        """Whether that is a new sign of life. An old one that somebody wrote again is none."""
+        """Whether that is a new sign of life. An old one that was written again does not count."""
         is_new = host not in self._seen or self._seen[host][0] < sign
         if is_new:
             self._seen[host] = (sign, now)
         return is_new
 
     def _read(self, host: int, sealed: bytes) -> tuple[int, int, int]:
-        """(beats, entries, life). What the host did not write is no sign of life; it soon writes again."""
+        """(beats, entries, life). A forged value is no sign of life; the host soon writes again."""
         try:
             value = unseal(self._key, self._at(host), sealed)
         except Tampered as error:
@@ -84,13 +109,13 @@ class Leases:
 
 
 def replaced(host: int) -> str:
-    """What the ranks of a host are told that others speak for."""
+    """The error for ranks of a host that was replaced."""
     return (
-        f"another process has taken the place of host {host}: it was started again while this one still ran, maybe cut "
-        "off from the others. What this host computed since is lost; its ranks end here"
+        f"another process has taken the place of host {host}: the host was restarted while this one still ran, maybe "
+        "cut off from the others. What this host computed since is lost; its ranks end here"
     )
 
 
 def place_of(prefix: str, host: int) -> str:
-    """Of a host's signs of life."""
+    """Key of a host's signs of life."""
     return f"{prefix}/alive/{host}"

@@ -22,11 +22,10 @@ from outpace.engines.arena.arena import Files
 from outpace.engines.arena.open import Plan, plan_of
 from outpace.engines.arena.rendezvous import Meeting
 from outpace.engines.cluster.backend import check_backend
-from outpace.engines.cluster.desk import prepare_desk
 from outpace.engines.cluster.engine import ClusterEngine
-from outpace.engines.cluster.orders import cluster_of
-from outpace.engines.cluster.returning import PLACE, ask, begin_at
-from outpace.engines.cluster.starts import Start, hosts_of, start_of
+from outpace.engines.cluster.joining import PLACE, Start, ask, begin_at, hosts_of, start_of
+from outpace.engines.cluster.shared_page import prepare_page
+from outpace.engines.cluster.supervisor import cluster_of
 from outpace.errors import OutpaceError
 from outpace.job.environment import Gathering
 from outpace.protocol.hosts import Hosts
@@ -86,7 +85,7 @@ def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Fi
                 f"hosts the same secret in {TOKEN} before the job starts, and a host can come back"
             )
         key = key_of(start, mine, nonce, max(hosts) + 1)
-        prepare_desk(files.arena, plan.layout, key, life)
+        prepare_page(files.arena, plan.layout, key, life)
         if is_back:
             others = start.store.with_key(key, f"{cluster_of(start.name)}/{PLACE}")
             begin_at(ask(others, mine, start.timeout_s), files, plan.layout)

@@ -24,7 +24,6 @@ class Tampered(OutpaceError):
 
 
 def seal(key: bytes, place: str, value: bytes, before: bytes = b"") -> bytes:
-    """The value with its seal."""
     return value + _digest(key, place, value, before)
 
 
@@ -59,44 +58,37 @@ class SealedStore(Store):
         return f"{self._prefix}/{name}"
 
     def set(self, name: str, value: bytes | str) -> None:
-        """Writes with a seal."""
         plain = value.encode() if isinstance(value, str) else bytes(value)
         self._inner.set(self._at(name), seal(self._key, self._at(name), plain))
 
     def get(self, name: str) -> bytes:
-        """Waits for it and checks its seal."""
         return unseal(self._key, self._at(name), self._inner.get(self._at(name)))
 
     def multi_get(self, names: Sequence[str]) -> list[bytes]:
-        """Waits for all of them and checks their seals."""
         there = [self._at(name) for name in names]
         found = self._inner.multi_get(there)
         return [unseal(self._key, place, sealed) for place, sealed in zip(there, found, strict=True)]
 
     def compare_set(self, name: str, expected: bytes | str, desired: bytes | str) -> bytes:
-        """Writes if what is there is what was expected, or nothing is; returns what is there then."""
+        """Writes if the key has the expected value or none; returns the value afterwards."""
         place = self._at(name)
         plain = [value.encode() if isinstance(value, str) else value for value in (expected, desired)]
         before, after = (seal(self._key, place, value) if value else b"" for value in plain)
         return unseal(self._key, place, self._inner.compare_set(place, before, after))
 
     def wait(self, names: list[str], timeout: timedelta | None = None) -> None:
-        """Waits until all are there."""
         there = [self._at(name) for name in names]
         self._inner.wait(there) if timeout is None else self._inner.wait(there, timeout)
 
     def check(self, names: list[str]) -> bool:
-        """Whether all are there."""
         return bool(self._inner.check([self._at(name) for name in names]))
 
     def add(self, name: str, amount: int) -> int:
-        """Counts. Has no seal: only how many have come is counted, and whoever miscounts waits in vain."""
+        """Counts. Has no seal: a wrong count only makes somebody wait in vain."""
         return int(self._inner.add(self._at(name), amount))
 
     def delete_key(self, name: str) -> bool:
-        """Takes it out."""
         return bool(self._inner.delete_key(self._at(name)))
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Of every wait."""
         self._inner.set_timeout(timeout)

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from torch.distributed import DistStoreError
 
-from outpace.engines.cluster.desk import Progress
 from outpace.engines.cluster.sealing import SEAL_BYTES, seal, unseal
+from outpace.engines.cluster.shared_page import Progress
 
 _HEAD = struct.Struct("<HxxIQ")  # host, which of its lives, end of its inbox in the log
 MOST_RECORDS = 512  #: in one entry
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
     number: int
     host: int
-    life: int  #: its how-manieth: a host may be started again
+    life: int  #: sequence number of its start: a host may be restarted
     inbox: int  #: bytes of its writer's inbox that are in the log with this
     records: bytes
     chain: bytes  #: its seal, which the next one's goes on from

@@ -1,6 +1,7 @@
-"""Data from host to host: whoever needs it asks its source, which reads it from its arena. Owns both ends.
+"""Data from host to host: which records carry a payload, where it lies, and how it is fetched.
 
-Asking keeps no state anywhere, so that an agent that was killed or cut off just asks again. What arrives is put into
+Owns what a host must have before a record may be in its log. Whoever needs data asks its source, which reads it from
+its arena. Asking keeps no state anywhere: an agent that was killed or cut off just asks again. What arrives is put into
 private memory first: a transfer of an old group may still end when its place in the arena holds something else.
 """
 
@@ -8,17 +9,81 @@ from __future__ import annotations
 
 import logging
 import threading
+from typing import NamedTuple
 
 import torch
 
 from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, region
 from outpace.engines.cluster.group import Group
+from outpace.protocol.events import Finish, Publish, Snapshot, Swap, Sync
+from outpace.protocol.hosts import is_addressed
+from outpace.protocol.ledger import Ledger
 
+AT_THE_END = 2
+ROW, BUFFERS, SNAPSHOT = range(3)
+WithData = Publish | Swap | Snapshot | Sync | Finish  #: events that data goes with
 log = logging.getLogger("outpace")
-
 _REQUEST, _SIZE, _DATA = 1, 2, 3  # tags
+
+
+class Payload(NamedTuple):
+    """Data that goes with a record: whose, what, and where it goes in the memory of whoever gets it."""
+
+    source: int  #: host
+    what: int
+    number: int  #: row, buffer row or snapshot buffer, at its source
+    places: tuple[int, ...]  #: the same here
+
+    @property
+    def request(self) -> tuple[int, int]:
+        return self.what, self.number
+
+
+def payload_of(event: WithData, ledger: Ledger, has_buffers: bool) -> Payload | None:
+    """What goes with a record that comes next after what the ledger knows. None if nothing does."""
+    source = ledger.hosts.of[event.rank]
+    if isinstance(event, Publish):
+        row = ledger.published.next_row(event.rank)
+        return Payload(source, ROW, row, (row,))
+    if isinstance(event, Swap):
+        rows = ledger.published.shelves[event.rank].spares[:2]
+        return Payload(source, ROW, rows[0], tuple(rows))
+    if isinstance(event, Snapshot):
+        return Payload(source, SNAPSHOT, event.buffer, (ledger.snapshots.free_buffer(-1),))
+    if not has_buffers:
+        return None
+    parity = event.generation % 2 if isinstance(event, Sync) else AT_THE_END
+    number = parity * len(ledger.hosts.of) + event.rank
+    return Payload(source, BUFFERS, number, (number,))
+
+
+def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
+    """Whether a host gets the data of a record that comes next after what the ledger knows."""
+    if host not in ledger.hosts.living or host == ledger.hosts.of[event.rank]:
+        return False
+    if isinstance(event, Snapshot):
+        return host in ledger.without_snapshot()
+    return not isinstance(event, Publish) or is_addressed(event.reader_hosts, host)
+
+
+def current_rows(ledger: Ledger) -> list[Payload]:
+    """All published rows that ranks of other hosts may read: what a host that comes back has missed."""
+    published = ledger.published
+    rows = {place.row: rank for rank, shelf in published.shelves.items() for place in shelf.kept.values()}
+    rows |= {shelf.current.row: rank for rank, shelf in published.shelves.items() if shelf.current is not None}
+    of = ledger.hosts.of
+    return [Payload(of[rank], ROW, row, (row,)) for row, rank in sorted(rows.items()) if of[rank] != ledger.host]
+
+
+def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
+    """(offset, bytes) in the arena. Of a snapshot, the most it can take."""
+    if what == ROW:
+        return layout.published(number), layout.published_bytes
+    if what == BUFFERS:
+        return layout.buffer_row(number // layout.world, number % layout.world), layout.buffer_bytes
+    return layout.state(number), layout.state_bytes
 
 
 class Transfers:
@@ -34,11 +99,11 @@ class Transfers:
             if host != group.host:
                 threading.Thread(target=self._serve, args=(host,), name=f"serve {host}", daemon=True).start()
 
-    def fetch(self, cargo: Cargo, position: int) -> None:
+    def fetch(self, payload: Payload, position: int) -> None:
         """Brings the data of the record at a position here. All before that position is here."""
-        data = self._group.fetch(lambda: self._ask(cargo, position))
-        for number in cargo.places:
-            offset, nbytes = region(self._memory.layout, cargo.what, number)
+        data = self._group.fetch(lambda: self._ask(payload, position))
+        for number in payload.places:
+            offset, nbytes = region(self._memory.layout, payload.what, number)
             self._memory.touch(offset, min(nbytes, data.numel()))
             self._memory.region(offset, data.numel()).copy_(data)
 
@@ -48,13 +113,13 @@ class Transfers:
             while self.fetched.get(host, position + 1) <= position and not self._group.is_over:
                 self._moved.wait(0.05)
 
-    def _ask(self, cargo: Cargo, position: int) -> torch.Tensor:
+    def _ask(self, payload: Payload, position: int) -> torch.Tensor:
         group, size = self._group, torch.zeros(1, dtype=torch.int64)
-        group.send(torch.tensor([*cargo.request, position], dtype=torch.int64), cargo.source, _REQUEST)
-        group.receive(size, cargo.source, _SIZE)
+        group.send(torch.tensor([*payload.request, position], dtype=torch.int64), payload.source, _REQUEST)
+        group.receive(size, payload.source, _SIZE)
         data = torch.empty(int(size), dtype=torch.uint8)
         if data.numel():
-            group.receive(data, cargo.source, _DATA)
+            group.receive(data, payload.source, _DATA)
         return data
 
     def _serve(self, host: int) -> None:

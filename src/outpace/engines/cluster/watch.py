@@ -8,7 +8,7 @@ from typing import Any
 from outpace.engines.arena.bell import SLICE_S
 from outpace.engines.arena.watch import ASLEEP_S, Watch
 from outpace.engines.cluster.inbox import SentLog
-from outpace.engines.cluster.keeper import Keeper
+from outpace.engines.cluster.supervisor import AgentSupervisor
 from outpace.errors import TimedOut
 
 
@@ -17,7 +17,7 @@ class ClusterWatch(Watch):
 
     log: SentLog
 
-    def __init__(self, keeper: Keeper, *arguments: Any, **options: Any) -> None:
+    def __init__(self, keeper: AgentSupervisor, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._keeper = keeper
 

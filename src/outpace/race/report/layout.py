@@ -1,20 +1,26 @@
-"""What all charts have in common. Owns fonts, axes and margins; knows no race.
+"""What all charts have in common: fonts, axes, margins, and who has which colour.
 
-Colours are CSS variables, which the page's script resolves when it draws, so that charts follow light and dark.
+Colours are CSS variables, which the page's script resolves when it draws, so that charts follow light and dark. Their
+values are in page.css: Okabe and Ito's hues, which people with any kind of colour vision can tell apart. Grey is the
+baseline's alone.
 """
 
 from __future__ import annotations
 
 import html
 import re
-from typing import Any
+from typing import Any, NamedTuple
 
 import plotly.graph_objects as go
 
-from outpace.race.report.colours import CLEAR, GRID, HOVER, INK, MUTED
+from outpace.race.result import Race
 
 MOST_POINTS = 300  #: of a curve; more cannot be seen
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
+HUES = 6  #: besides grey; page.css has as many
+INK, MUTED, GRID, SURFACE, HOVER = (f"var(--{name})" for name in ("ink", "muted", "grid", "surface", "raised"))
+WAIT, WAIT_LINE, APPLY, ARROW = (f"var(--{name})" for name in ("wait", "wait-line", "apply", "arrow"))
+CLEAR = "rgba(0,0,0,0)"
 
 
 def figure(traces: list[Any], height: int, **layout: Any) -> dict[str, Any]:
@@ -36,7 +42,6 @@ def figure(traces: list[Any], height: int, **layout: Any) -> dict[str, Any]:
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:
-    """An axis with quiet lines."""
     look = {"gridcolor": GRID, "linecolor": GRID, "zeroline": False, "automargin": True, "fixedrange": True}
     fonts = {"tickfont": {"color": MUTED, "size": 12}}
     if title:
@@ -45,7 +50,7 @@ def axis(title: str = "", **more: Any) -> dict[str, Any]:
 
 
 def label(text: str) -> str:
-    """Plotly reads tags in texts: what a name has of them must be shown, not obeyed."""
+    """Escapes tags, which plotly would interpret."""
     return html.escape(text, quote=False)
 
 
@@ -61,8 +66,30 @@ def wrapped(text: str, width: int = 18, most: int = 3) -> str:
 
 
 def thinned(points: list[Any], most: int = MOST_POINTS) -> list[Any]:
-    """Evenly fewer of them; the first and the last stay."""
+    """Evenly fewer points; keeps the first and the last."""
     if len(points) <= most:
         return points
     step = (len(points) - 1) / (most - 1)
     return [points[round(index * step)] for index in range(most)]
+
+
+class Look(NamedTuple):
+    """How a system is drawn, in every chart."""
+
+    colour: str
+    dash: str = "solid"  #: of its lines
+    pattern: str = ""  #: of its bars: tells systems apart when the hues have run out
+
+
+def looks(race: Race) -> dict[str, Look]:
+    """For each system by its name, also for those that failed: colours do not change when one does."""
+    baseline = race.baseline.system if race.baseline else None
+    others = [entry.system for entry in race.entries if entry.system != baseline]
+    found = {system: _look(place) for place, system in enumerate(others)}
+    return found if baseline is None else {baseline: Look("var(--s0)"), **found}
+
+
+def _look(place: int) -> Look:
+    again, hue = divmod(place, HUES)
+    colour = f"var(--s{hue + 1})"
+    return Look(colour) if not again else Look(colour, "dash" if again == 1 else "dot", "/" if again == 1 else "x")

@@ -1,4 +1,4 @@
-"""The page itself: one HTML file with everything in it. Owns what stands on it, and that it is written whole or not."""
+"""The page itself: one HTML file with everything in it, written whole or not at all. Owns its content."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 from outpace.errors import OutpaceError, TraceInvalid
+from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
-from outpace.observe.trace_reader import read_trace
 from outpace.race.directory import load, write_whole
-from outpace.race.report import bars, curves, facts, per_rank, table, words
-from outpace.race.report.colours import Look, looks
-from outpace.race.report.numbers import counted
-from outpace.race.report.outcome import target_text
-from outpace.race.report.timeline import length_s, window
-from outpace.race.report.timeline_figure import timeline_figure
+from outpace.race.report import charts, table, words
+from outpace.race.report.layout import Look, looks
+from outpace.race.report.table import counted
+from outpace.race.report.timeline import length_s, timeline_figure, window
+from outpace.race.report.words import target_text
 from outpace.race.result import Attempt, Entry, Race
 
 NAME = "report.html"
@@ -35,12 +34,12 @@ def render(race: Race, trace_of: TraceOf) -> str:
     timelines = _timelines(race, trace_of)
     sentences = words.sentences(race)
     figures = {
-        "metric": curves.metric_curves(race),
-        "loss": curves.loss_curves(race),
-        "target": bars.target_bars(race),
-        "staleness": bars.staleness_bars(race),
-        **{f"waiting {system}": chart for system, chart in per_rank.waiting_charts(race).items()},
-        **{f"share {system}": chart for system, chart in per_rank.share_charts(race).items()},
+        "metric": charts.metric_curves(race),
+        "loss": charts.loss_curves(race),
+        "target": charts.target_bars(race),
+        "staleness": charts.staleness_bars(race),
+        **{f"waiting {system}": chart for system, chart in charts.waiting_charts(race).items()},
+        **{f"share {system}": chart for system, chart in charts.share_charts(race).items()},
         **{f"timeline {system}": chart for system, chart in timelines.items()},
     }
     page: str = _template().render(
@@ -56,10 +55,10 @@ def render(race: Race, trace_of: TraceOf) -> str:
         never_late=[entry.title for entry in race.finished if entry.late_share == 0],
         ranks=counted(race.settings.ranks, "rank"),
         target=target_text(race),
-        measured=facts.measured(race),
-        date=facts.date(race),
-        facts=facts.facts(race),
-        notes=facts.notes(race),
+        measured=words.measured(race),
+        date=words.date(race),
+        facts=words.facts(race),
+        notes=words.notes(race),
         css=Markup(_resource("page.css")),
         script=Markup(_resource("page.js")),
         plotly=Markup(get_plotlyjs()),

@@ -1,24 +1,143 @@
-"""The summary table, as texts. Owns its columns and what they mean; the template only sets it."""
+"""The figures of a race as texts, and the summary table. Owns rounding and units: table, charts and sentences agree."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
 
-from outpace.race.report.colours import Look, looks
-from outpace.race.report.measures import (
-    dropped_share,
-    final,
-    is_worse,
-    slowest_share,
-    speedup,
-    target_times,
-    to_target,
-    waited_share,
-)
-from outpace.race.report.numbers import NONE, Spread, percent, seconds, spread, times
-from outpace.race.result import Entry, Race
+from outpace.race.report.layout import Look, looks
+from outpace.race.result import Attempt, Entry, Race
+
+NONE = "–"  # noqa: RUF001 - a dash as it is printed: there is no such figure
+
+
+class Spread(NamedTuple):
+    """A figure of several attempts."""
+
+    mean: float
+    low: float
+    high: float
+    attempts: int
+
+
+def spread(values: Sequence[float]) -> Spread | None:
+    """Mean, smallest and largest; None without values."""
+    return Spread(fmean(values), min(values), max(values), len(values)) if values else None
+
+
+def seconds(value: float) -> str:
+    """Three digits, and minutes where there are many.
+
+    >>> [seconds(value) for value in (0.0421, 3.456, 14.23, 312.0)]
+    ['42.1 ms', '3.46 s', '14.2 s', '5 min 12 s']
+    """
+    if not math.isfinite(value):
+        return NONE
+    if value < 0.9995:
+        return f"{value * 1000:.3g} ms"
+    if value < 119.5:
+        return f"{value:.2f} s" if value < 9.995 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    return f"{minutes} min {rest} s"
+
+
+def percent(share: float) -> str:
+    """Whole percents; a share that rounds to zero is not shown as zero.
+
+    >>> percent(0.483), percent(0.002), percent(0.0)
+    ('48%', '<1%', '0%')
+    """
+    if not math.isfinite(share):
+        return NONE
+    return "<1%" if 0 < share < 0.005 else f"{share:.0%}"
+
+
+def times(ratio: float) -> str:
+    """A speed-up.
+
+    >>> times(1.9583)
+    '1.96x'
+    """
+    return f"{ratio:.2f}x" if math.isfinite(ratio) else NONE
+
+
+def counted(count: int, noun: str) -> str:
+    """With the plural where needed.
+
+    >>> counted(1, "rank"), counted(8, "rank")
+    ('1 rank', '8 ranks')
+    """
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names joined as in a sentence.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+def waited_share(entry: Entry) -> Spread | None:
+    """Share of their time that ranks waited, in the mean over ranks."""
+    return spread([_waited(attempt) for attempt in entry.finished if attempt.ranks])
+
+
+def _waited(attempt: Attempt) -> float:
+    return fmean(rank.waited_s / rank.seconds if rank.seconds else 0.0 for rank in attempt.ranks)
+
+
+def slowest_share(entry: Entry) -> Spread | None:
+    """How much of what was applied came from the slowest rank."""
+    return spread([attempt.slowest.share for attempt in entry.finished if attempt.ranks])
+
+
+def dropped_share(entry: Entry) -> float:
+    """Share of all contributions that were thrown away."""
+    ranks = [rank for attempt in entry.finished for rank in attempt.ranks]
+    dropped = sum(rank.dropped for rank in ranks)
+    total = dropped + sum(rank.on_time + rank.carried for rank in ranks)
+    return dropped / total if total else 0.0
+
+
+def final(entry: Entry) -> Spread | None:
+    return spread([attempt.curve[-1].metric for attempt in entry.finished if attempt.curve])
+
+
+def speedup(race: Race, entry: Entry) -> float | None:
+    """Over the baseline, in samples a second; None where one of both did nothing."""
+    if race.baseline is None or not race.baseline.mean(lambda attempt: attempt.samples_per_s):
+        return None
+    return race.speedup(entry)
+
+
+def target_times(race: Race, entry: Entry) -> list[float]:
+    """When each attempt reached the target; those that never did are left out."""
+    if race.target is None:
+        return []
+    reached = (attempt.seconds_to(race.target, race.metric) for attempt in entry.finished)
+    return [seconds for seconds in reached if seconds is not None]
+
+
+def to_target(race: Race, entry: Entry) -> Spread | None:
+    """The time to the target; None unless every attempt reached it."""
+    reached = target_times(race, entry)
+    return spread(reached) if len(reached) == len(entry.finished) else None
+
+
+def is_worse(race: Race, entry: Entry, other: Entry) -> bool:
+    """Whether its model is worse at the end than another's by more than a point, or 2 % where a point means nothing."""
+    mine, its = entry.final, other.final
+    if mine is None or its is None or math.isnan(its):
+        return False
+    if math.isnan(mine):
+        return True
+    margin = 0.01 if race.metric.is_share else 0.02 * abs(its)
+    return (its - mine if race.metric.higher_is_better else mine - its) > margin
 
 
 @dataclass(frozen=True)
@@ -43,7 +162,6 @@ class Row:
 
 
 def columns(race: Race) -> tuple[str, ...]:
-    """Their heads."""
     to = f"to {race.metric.text(race.target)}" if race.target is not None else "to target"
     return ("time", "speed-up", to, f"final {race.metric.name}", "waited", "late", "stalest", "slowest's share")
 

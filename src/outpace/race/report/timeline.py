@@ -1,17 +1,24 @@
-"""What a timeline shows of a trace. Owns the choice: the last rounds in which all ranks still trained, and no more
-spans than the eye can tell apart. Pure; draws nothing."""
+"""A piece of a trace as a chart: a row for each rank, a bar for each span, an arrow for each carried contribution.
+
+Owns the choice: the last rounds in which all ranks still trained, and no more spans than the eye can tell apart.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from outpace.observe.trace import Step, Trace
+import plotly.graph_objects as go
+
+from outpace.observe.figures import carried, spans
+from outpace.observe.trace import Trace
+from outpace.race.report.layout import APPLY, ARROW, MUTED, WAIT, WAIT_LINE, Look, axis, figure
 
 MOST_STEPS = 12  #: of a rank
 MOST_SPANS = 1200
 MOST_ARROWS = 120
+ROW, MOST_HEIGHT = 25, 620
 
 
 class Span(NamedTuple):
@@ -60,8 +67,8 @@ def window(trace: Trace, seconds: float) -> Window:
     """The last piece of this length; times are cut at its borders."""
     end = _end_ns(trace)
     begin = max(0, end - round(seconds * 1e9))
-    spans = [span for span in _all_spans(trace, begin) if span.end_s > 0 and span.begin_s < (end - begin) / 1e9]
-    cut = [_cut(span, (end - begin) / 1e9) for span in sorted(spans, key=lambda span: -span.end_s)[:MOST_SPANS]]
+    found = [span for span in _all_spans(trace, begin) if span.end_s > 0 and span.begin_s < (end - begin) / 1e9]
+    cut = [_cut(span, (end - begin) / 1e9) for span in sorted(found, key=lambda span: -span.end_s)[:MOST_SPANS]]
     arrows = [arrow for arrow in _arrows(trace, begin) if arrow.from_s >= 0 and arrow.to_s <= (end - begin) / 1e9]
     rounds = sorted({(r.at_ns - begin) / 1e9 for r in trace.rounds if begin <= r.at_ns <= end and not r.void})
     return Window((end - begin) / 1e9, tuple(trace.ranks), tuple(cut), tuple(arrows[-MOST_ARROWS:]), tuple(rounds))
@@ -75,7 +82,7 @@ def _end_ns(trace: Trace) -> int:
 def _all_spans(trace: Trace, begin_ns: int) -> Iterator[Span]:
     for rank in trace.ranks.values():
         for step in (step for step in rank.steps if step.end_ns > begin_ns):
-            for kind, begin, end in _parts(step):
+            for kind, begin, end in spans(step):
                 if end > begin:
                     about = f"step {step.number}" + (f", {step.late} late" if step.late else "")
                     yield Span(rank.rank, kind, (begin - begin_ns) / 1e9, (end - begin_ns) / 1e9, about)
@@ -85,23 +92,92 @@ def _all_spans(trace: Trace, begin_ns: int) -> Iterator[Span]:
             )
 
 
-def _parts(step: Step) -> Iterator[tuple[str, int, int]]:
-    """One after the other, whatever their order in truth: waiting may be in several pieces."""
-    waited = min(step.end_ns, step.ready_ns + round(step.waited_s * 1e9))
-    yield "computing", step.begin_ns, step.ready_ns
-    yield "waiting", step.ready_ns, waited
-    yield "applying", waited, min(step.end_ns, waited + round(step.apply_s * 1e9))
-
-
 def _cut(span: Span, end_s: float) -> Span:
     return span._replace(begin_s=max(0.0, span.begin_s), end_s=min(end_s, span.end_s))
 
 
 def _arrows(trace: Trace, begin_ns: int) -> Iterator[Arrow]:
-    steps = {(r.rank, s.number, s.version): s for r in trace.ranks.values() for s in r.steps if s.ready_ns >= begin_ns}
-    for taken in (taken for taken in trace.rounds if taken.at_ns >= begin_ns):
-        for given in taken.contributions:
-            step = steps.get(given)
-            if given.version < taken.number and step is not None and taken.recorded_by in trace.ranks:
-                ready, at = (step.ready_ns - begin_ns) / 1e9, (taken.at_ns - begin_ns) / 1e9
-                yield Arrow(given.rank, ready, taken.recorded_by, at, taken.number, taken.number - given.version)
+    for rank, step, taken in carried(trace, begin_ns):
+        ready, at = (step.ready_ns - begin_ns) / 1e9, (taken.at_ns - begin_ns) / 1e9
+        yield Arrow(rank, ready, taken.recorded_by, at, taken.number, taken.number - (step.version or 0))
+
+
+def timeline_figure(shown: Window, look: Look, seconds: float) -> dict[str, Any]:
+    """The chart of one system; `seconds` is the length of the axis, which all systems share."""
+    kinds = {"waiting": _waiting(), "computing": {"color": look.colour}, "applying": {"color": APPLY}}
+    traces: list[Any] = [_spans(shown, kind, marker) for kind, marker in kinds.items()]
+    traces += [_rounds(shown)] if shown.rounds else []
+    traces += [_drawn_arrows(shown.arrows)] if shown.arrows else []
+    count = max(shown.ranks) + 1
+    ranks = axis(
+        showgrid=False, range=[count - 0.4, -0.6], tickprefix="rank ", dtick=max(1, -(-count // 16)), ticks="", tick0=0
+    )
+    return figure(
+        traces,
+        min(MOST_HEIGHT, 60 + ROW * count),
+        barmode="overlay",
+        bargap=0.26,
+        hovermode="closest",
+        xaxis=axis("seconds, of the last rounds", range=[0, seconds], fixedrange=False),
+        yaxis=ranks,
+    )
+
+
+def _waiting() -> dict[str, Any]:
+    pattern = {"shape": "/", "fgcolor": WAIT_LINE, "bgcolor": WAIT, "size": 5, "solidity": 0.25, "fillmode": "replace"}
+    return {"color": WAIT, "pattern": pattern}
+
+
+def _spans(shown: Window, kind: str, marker: dict[str, Any]) -> go.Bar:
+    spans = [span for span in shown.spans if span.kind == kind]
+    return go.Bar(
+        orientation="h",
+        name=kind,
+        y=[span.rank for span in spans],
+        x=[round(span.end_s - span.begin_s, 6) for span in spans],
+        base=[round(span.begin_s, 6) for span in spans],
+        customdata=[[span.about, f"{(span.end_s - span.begin_s) * 1000:,.1f} ms"] for span in spans],
+        marker={**marker, "line": {"width": 0}},
+        hovertemplate="rank %{y}, %{customdata[0]}<br>" + kind + " %{customdata[1]}<extra></extra>",
+    )
+
+
+def _rounds(shown: Window) -> go.Scatter:
+    """Faint upright lines: where a round was applied."""
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for at_s in shown.rounds:
+        x += [round(at_s, 6), round(at_s, 6), None]
+        y += [-0.5, max(shown.ranks) + 0.5, None]
+    return go.Scatter(
+        x=x, y=y, mode="lines", name="round", hoverinfo="skip", line={"color": MUTED, "width": 1, "dash": "dot"}
+    )
+
+
+def _drawn_arrows(arrows: tuple[Arrow, ...]) -> go.Scatter:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    sizes: list[int] = []
+    words: list[str] = []
+    for arrow in arrows:
+        x += [round(arrow.from_s, 6), round(arrow.to_s, 6), None]
+        y += [arrow.from_rank, arrow.to_rank, None]
+        sizes += [0, 9, 0]
+        words += [f"rank {arrow.from_rank}'s contribution went with round {arrow.round}, {arrow.late} late"] * 3
+    return go.Scatter(
+        x=x,
+        y=y,
+        name="carried",
+        mode="lines+markers",
+        customdata=words,
+        line={"color": ARROW, "width": 1.6},
+        marker={
+            "symbol": "arrow",
+            "angleref": "previous",
+            "size": sizes,
+            "color": ARROW,
+            "opacity": 1,
+            "line": {"width": 0},
+        },
+        hovertemplate="%{customdata}<extra></extra>",
+    )

@@ -1,17 +1,279 @@
-"""The verdict: who won a race, and why, in sentences that also hold when there is little to tell.
+"""What the page and the terminal say of a race: the verdict with its reasons and reservations, and the facts.
 
-Owns the wording that the page and the terminal share. Pure; never claims a win that the figures do not carry.
+Pure; never claims a win that the figures do not carry.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
 
-from outpace.race.report.measures import dropped_share, is_worse, speedup, to_target, waited_share
-from outpace.race.report.numbers import Spread, counted, listed, percent, seconds, times
-from outpace.race.report.outcome import outcome, target_text
-from outpace.race.result import Entry, Race
+from outpace.race.report.table import (
+    Spread,
+    counted,
+    dropped_share,
+    is_worse,
+    listed,
+    percent,
+    seconds,
+    speedup,
+    spread,
+    target_times,
+    times,
+    to_target,
+    waited_share,
+)
+from outpace.race.result import LEARNED, Entry, Race
+
+ALIKE = 1.02  #: times that differ by no more than this factor are noise
+
+
+def outcome(race: Race) -> Iterator[str]:
+    """Who won, or why nobody did."""
+    winner = race.winner
+    if winner is None:
+        yield _nobody_finished(race)
+    elif len(race.finished) == 1:
+        yield _alone(race, winner)
+    elif race.target is not None and to_target(race, winner) is None:
+        yield f"No system reached {target_text(race)}, so nobody won."
+        yield from _fastest(race, winner)
+    elif race.target is None:
+        yield from _fastest(race, winner)
+    else:
+        yield from _first(race, winner)
+
+
+def _nobody_finished(race: Race) -> str:
+    failed = [entry.title for entry in race.entries if entry.error is not None]
+    why = f": {listed(failed)} failed" if failed else ""
+    return f"Nobody won: no system finished{why}. There is nothing to compare."
+
+
+def _alone(race: Race, entry: Entry) -> str:
+    """There is no race with one runner."""
+    start = "Only" if len(race.entries) == 1 else "Of all systems only"
+    did = "ran" if len(race.entries) == 1 else "finished"
+    reached = to_target(race, entry)
+    if reached and race.settings.target is not None:
+        what = f"It reached {target_text(race)} in {seconds(reached.mean)}"
+    elif race.settings.target is not None:
+        what = f"It did not reach {target_text(race)}; it trained for {seconds(entry.seconds)}"
+    else:
+        what = f"It trained for {seconds(entry.seconds)}"
+    return f"{start} {entry.title} {did}, so there is nothing to compare it with. {what}{_ended(race, entry)}."
+
+
+def _ended(race: Race, entry: Entry) -> str:
+    return "" if entry.final is None else f" and ended at {race.metric.name} {race.metric.text(entry.final)}"
+
+
+def target_text(race: Race) -> str:
+    """The target with its name; nothing if there is none."""
+    if race.target is None:
+        return ""
+    if race.metric.is_share:
+        return f"{race.metric.text(race.target)} {race.metric.name}"
+    return f"a {race.metric.name} of {race.metric.text(race.target)}"
+
+
+@dataclass(frozen=True)
+class Duel:
+    """The winner and its rival: the baseline, or the next best where the baseline won."""
+
+    race: Race
+    winner: Entry
+    other: Entry
+    ours: Spread
+    theirs: Spread
+
+    @property
+    def gain(self) -> float:
+        """How many times longer the other one took."""
+        if not self.ours.mean:
+            return math.inf if self.theirs.mean else 1.0
+        return self.theirs.mean / self.ours.mean
+
+    @property
+    def alike(self) -> bool:
+        """Whether a repetition might reverse it: the means are close, or the attempts overlap."""
+        repeated = min(self.ours.attempts, self.theirs.attempts) > 1
+        return self.gain <= ALIKE or (repeated and self.ours.high >= self.theirs.low)
+
+
+def _first(race: Race, winner: Entry) -> Iterator[str]:
+    """There is a target, and the winner reached it."""
+    rivals = [entry for entry in race.finished if entry is not winner and to_target(race, entry)]
+    duel = _duel(race, winner, rivals, lambda entry: to_target(race, entry))
+    ours = to_target(race, winner)
+    assert ours is not None
+    reached = f"it reached {target_text(race)} in {seconds(ours.mean)}"
+    base = race.baseline
+    if duel is None or (base is not None and winner is not base and base not in rivals):
+        yield f"{winner.title} won: {reached}, {_others_missed(race, winner, duel)}."
+    elif winner is base:
+        yield _unbeaten(duel, reached)
+    elif duel.alike:
+        yield _as_fast(duel, f"it reached {target_text(race)}")
+    else:
+        verb = "won" if base else "was first"
+        need = f"{duel.other.title} needed {seconds(duel.theirs.mean)} ({times(duel.gain)})"
+        yield f"{winner.title} {verb}: {reached}, where {need}."
+    if base is None:
+        yield _no_baseline(race)
+
+
+def _others_missed(race: Race, winner: Entry, duel: Duel | None) -> str:
+    missed = [entry for entry in race.finished if entry is not winner] if duel is None else [race.baseline]
+    sometimes = any(entry is not None and target_times(race, entry) for entry in missed)
+    name = race.baseline.title if duel is not None and race.baseline is not None else "no other system"
+    if duel is None:
+        return f"which {name} did{' every time' if sometimes else ''}"
+    return f"which {name} {'did not every time' if sometimes else 'never did'}"
+
+
+def _unbeaten(duel: Duel, did: str) -> str:
+    if duel.alike:
+        near = f"{duel.other.title} was as fast ({seconds(duel.theirs.mean)})"
+    else:
+        near = f"the next, {duel.other.title}, needed {seconds(duel.theirs.mean)} ({times(duel.gain)} as long)"
+    return f"No strategy beat {duel.winner.title} here: {did}; {near}."
+
+
+def _as_fast(duel: Duel, did: str) -> str:
+    against = f"in {seconds(duel.ours.mean)}, against {seconds(duel.theirs.mean)}"
+    return f"{duel.winner.title} was as fast as {duel.other.title}, not faster: {did} {against}, which is within noise."
+
+
+def _fastest(race: Race, winner: Entry) -> Iterator[str]:
+    """There is no target, or nobody reached it: the work done in a second is all that can be compared."""
+    rivals = [entry for entry in race.finished if entry is not winner]
+    duel = _duel(race, winner, rivals, _seconds_per_sample)
+    if duel is None:
+        return
+    gain = speedup(race, winner)
+    if winner is race.baseline:
+        yield f"No strategy was faster than {winner.title} here; the next was {duel.other.title}."
+    elif duel.alike:
+        yield f"{winner.title} was as fast as {duel.other.title}, in samples per second."
+    elif gain is not None:
+        yield f"{winner.title} was fastest: {times(gain)} the samples per second of {duel.other.title}."
+    else:
+        yield f"{winner.title} was fastest: {times(duel.gain)} the samples per second of the next, {duel.other.title}."
+    if race.baseline is None:
+        yield _no_baseline(race)
+
+
+def _seconds_per_sample(entry: Entry) -> Spread | None:
+    return spread([1 / attempt.samples_per_s for attempt in entry.finished if attempt.samples_per_s])
+
+
+def _duel(race: Race, winner: Entry, rivals: list[Entry], time: Callable[[Entry], Spread | None]) -> Duel | None:
+    """Against the baseline if that is a rival, else against the best of them."""
+    timed = [(measured.mean, index, measured) for index, e in enumerate(rivals) if (measured := time(e))]
+    ours = time(winner)
+    if not timed or ours is None:
+        return None
+    _, index, theirs = next((t for t in timed if rivals[t[1]] is race.baseline), min(timed))
+    return Duel(race, winner, rivals[index], ours, theirs)
+
+
+def _no_baseline(race: Race) -> str:
+    failed = any(entry.system == "ddp" and entry.error is not None for entry in race.entries)
+    return f"DDP {'failed' if failed else 'did not take part'}, so there is no baseline to compare with."
+
+
+def facts(race: Race) -> dict[str, str]:
+    s = race.settings
+    found = {
+        **_trained(race),
+        "ranks": f"{counted(s.ranks, 'process')[:-1] + 'es' if s.ranks > 1 else '1 process'} on this machine",
+        "imbalance": "none: no rank was slowed down" if s.imbalance == "none" else s.imbalance,
+        "length": length(race),
+        "computing": computing(race),
+        "target": _target(race),
+        "seed": f"{s.seed}" if s.repeat == 1 else f"{s.seed} to {s.seed + s.repeat - 1}, one for each repetition",
+        "machine": race.machine,
+        "outpace": race.outpace,
+        "date": date(race),
+    }
+    return {name: text for name, text in found.items() if text}
+
+
+def _trained(race: Race) -> dict[str, str]:
+    s = race.settings
+    if s.script is not None:
+        return {
+            "script": " ".join([s.script, *s.arguments]),
+            "judged by": f"{race.metric.name}, all it reports",
+        }
+    return {"workload": f"{s.workload}, judged by {race.metric.name} on data that no rank trains on"}
+
+
+def measured(race: Race) -> str:
+    """What the curve of the metric is of. Nobody knows a script's held-out data."""
+    name = race.metric.name
+    return name.capitalize() if race.settings.script is not None else f"Held-out {name}"
+
+
+def length(race: Race) -> str:
+    s = race.settings
+    if s.epochs is not None:
+        return f"{s.epochs:g} {'epoch' if s.epochs == 1 else 'epochs'}"
+    if s.rounds is not None:
+        return f"{counted(s.rounds, 'round')}: a mini-batch of every rank each"
+    return f"{s.seconds:g} seconds" if s.seconds is not None else ""
+
+
+def computing(race: Race) -> str:
+    """Whether the ranks' computing was real: whoever reads the times must know."""
+    ms = race.settings.compute_ms
+    if race.settings.is_emulated:
+        return (
+            f"emulated by sleeping: {ms:g} ms for a mean mini-batch. Models are really trained and ranks really wait "
+            "and communicate, but how long a step computes is this scenario's, not this machine's"
+        )
+    return "real, on this machine's processors; ranks beyond its cores slow each other down"
+
+
+def _target(race: Race) -> str:
+    if race.target is None:
+        return "none: nothing was measured to derive one from"
+    text = target_text(race)
+    if race.settings.target is not None or race.baseline is None:
+        return text
+    return f"{text}: {LEARNED:.0%} of what {race.baseline.title} learned"
+
+
+def date(race: Race) -> str:
+    """For people; text that is not a date is shown unchanged."""
+    try:
+        return datetime.fromisoformat(race.began).strftime("%-d %B %Y, %H:%M")
+    except ValueError:
+        return race.began
+
+
+def notes(race: Race) -> dict[str, str]:
+    """What the table's columns mean."""
+    base = race.baseline.title if race.baseline else "a baseline, which did not run"
+    return {
+        "time": "training alone, from the first rank's first step to the last rank's end",
+        "speed-up": f"in samples per second, over {base}; says nothing about how good the model is",
+        "to target": f"when {race.metric.name} was first as good as the target, which is the dotted line in the chart",
+        "waited": "share of their time in which ranks waited for others, or for a result; mean over ranks",
+        "late": "share of the applied contributions that a later round took in than the one they were computed for",
+        "stalest": "rounds that the latest of these came late",
+        "slowest's share": f"of all that was applied; {1 / race.settings.ranks:.1%} would be even",
+        "spread": _about_repeats(race),
+    }
+
+
+def _about_repeats(race: Race) -> str:
+    if any(len(entry.attempts) > 1 for entry in race.entries):
+        return "figures are means over repetitions, and below them the smallest and the largest"
+    return "each system ran once, so small differences may be noise; --repeat 3 shows how much"
 
 
 def verdict(race: Race) -> str:
@@ -90,7 +352,7 @@ def _failures(race: Race) -> Iterator[str]:
 
 
 def headline_figures(race: Race) -> list[tuple[str, str]]:
-    """The few numbers that stand large above everything, each with what it is of. Empty without a comparison."""
+    """The few large numbers at the top, each with its meaning. Empty without a comparison."""
     base, winner = race.baseline, race.winner
     if base is None or winner is None or winner is base:
         return []

@@ -1,0 +1,128 @@
+"""The page that the ranks of a host share with their agent. Owns its fields: a bell, a clock, the agent's final error.
+
+How far the agent is lies here, too, so that another one can go on when it was killed, and so that ranks know what of
+their inbox has come back. It is written into one of two places in turn, with its turn and a checksum: neither a killed
+agent nor a rank that looks at the wrong moment can take half of it for the whole.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+from typing import Any, NamedTuple
+from zlib import crc32
+
+from outpace.engines.arena import order
+from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.layout import ArenaLayout
+from outpace.errors import OutpaceError, StoreLost
+
+_PROGRESS = struct.Struct("<QQQQQ32s")  # the turn, then the fields
+_CHECKED = struct.Struct(f"<{_PROGRESS.size}sI")
+_OF_ZEROS = crc32(bytes(_PROGRESS.size))
+_BELL, _CLOCK, _STATUS, _KEY, _LIFE, _PLACES, _WORDS = 0, 8, 16, 32, 64, 128, 384
+_PLACE_BYTES = 128
+_MOST_WORDS = 2000
+RUNNING, STORE_LOST, FAILED, LEFT = range(4)
+
+
+class Progress(NamedTuple):
+    """How far an agent has taken over the log of all hosts."""
+
+    entries: int = 0  #: of the log of all hosts, in this host's log
+    position: int = 0  #: bytes of this host's log that they are
+    inbox: int = 0  #: bytes of this host's inbox that are in them
+    coming: int = 0  #: the same with the entry that is being written now, if it is this host's own
+    chain: bytes = bytes(32)  #: seal of the last of them
+
+    def has_brought(self, inbox: int, position: int) -> bool:
+        """Whether this host's log, read up to a position, contains its inbox up to `inbox`."""
+        return inbox <= self.coming and position >= self.position + max(0, inbox - self.inbox)
+
+
+class SharedPage:
+    def __init__(self, memory: Memory) -> None:
+        offset = memory.layout.agent
+        self._page = memory.raw[offset : offset + 4096]
+        self.bell = ctypes.c_uint32.from_buffer(self._page, _BELL)
+        self._clock = self._page[_CLOCK : _CLOCK + 8].cast("q")
+        self._status = self._page[_STATUS : _STATUS + 8].cast("Q")
+
+    @property
+    def key(self) -> bytes:
+        """With which this job's records are sealed."""
+        return bytes(self._page[_KEY : _KEY + 32])
+
+    @property
+    def life(self) -> int:
+        """Sequence number of this start of the host, within this start of the job."""
+        return int.from_bytes(self._page[_LIFE : _LIFE + 8], "little")
+
+    @property
+    def clock_ns(self) -> int:
+        """What all hosts' common clock shows beyond this host's own."""
+        return int(self._clock[0])
+
+    @clock_ns.setter
+    def clock_ns(self, offset: int) -> None:
+        self._clock[0] = offset
+
+    @property
+    def progress(self) -> Progress:
+        """Of the last agent. Anybody may look at any time."""
+        return self._last_turn()[1]
+
+    @progress.setter
+    def progress(self, progress: Progress) -> None:
+        turn = self._last_turn()[0] + 1
+        fields = _PROGRESS.pack(turn, *progress)
+        _CHECKED.pack_into(self._page, _PLACES + _PLACE_BYTES * (turn % 2), fields, _check(fields))
+
+    def _last_turn(self) -> tuple[int, Progress]:
+        """One place is whole at any time; who finds neither so was too slow in looking at both, and looks again."""
+        whole: list[tuple[Any, ...]] = []
+        while not whole:
+            places = [_CHECKED.unpack_from(self._page, _PLACES + _PLACE_BYTES * place) for place in range(2)]
+            whole = [_PROGRESS.unpack(fields) for fields, check in places if _check(fields) == check]
+        turn, *progress = max(whole)
+        return turn, Progress(*progress)
+
+    @property
+    def status(self) -> int:
+        return int(self._status[0])
+
+    def begin(self) -> None:
+        """An agent is about to be started, whatever became of the last one."""
+        self._status[0] = RUNNING
+
+    def leave(self) -> None:
+        """The agent ends because nobody needs it."""
+        self._status[0] = LEFT
+
+    def give_up(self, status: int, why: str) -> None:
+        """The agent's last words: no rank of this host can go on."""
+        words = why.encode()[:_MOST_WORDS]
+        self._page[_WORDS : _WORDS + 4 + len(words)] = len(words).to_bytes(4, "little") + words
+        order.before_showing()
+        self._status[0] = status
+
+    def check(self, where: str) -> None:
+        """Raises if the agent has given up."""
+        status = self.status
+        if status in (RUNNING, LEFT):
+            return
+        length = int.from_bytes(self._page[_WORDS : _WORDS + 4], "little")
+        why = bytes(self._page[_WORDS + 4 : _WORDS + 4 + length]).decode(errors="replace")
+        raise (StoreLost if status == STORE_LOST else OutpaceError)(f"{where} {why}")
+
+
+def _check(fields: bytes) -> int:
+    """A checksum by which a place that was never written is whole, too."""
+    return crc32(fields) ^ _OF_ZEROS
+
+
+def prepare_page(arena_fd: int, layout: ArenaLayout, key: bytes, life: int) -> None:
+    """Leaves the job's key and the host's start number in a new arena, before anybody else finds it."""
+    os.pwrite(arena_fd, key, layout.agent + _KEY)
+    os.pwrite(arena_fd, life.to_bytes(8, "little"), layout.agent + _LIFE)

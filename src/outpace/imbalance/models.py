@@ -1,0 +1,259 @@
+"""Models of who is slow, when, and by how much: chosen ranks, noise on every step, and passing interruptions."""
+
+from __future__ import annotations
+
+import math
+import random
+from abc import ABC, abstractmethod
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import count
+
+from outpace.imbalance.base import Checked, above, at_least, check_fits, check_least, ranks, seed
+from outpace.randomness import normal, uniform
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """Nobody is slower: what is left is the machine's own noise."""
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        return base_s
+
+
+@dataclass(frozen=True)
+class RandomRanks(Checked):
+    """At every step, `k` random ranks are slower by `delay_ms`.
+
+    The injection that eager-SGD was measured with (PPoPP 2020, section 7.2): 1 of 8 ranks by 200, 300 or 400 ms, 4 of
+    64 ranks by 300 or 460 ms. Mean delay of a rank: `delay_ms` times k / world. No rank is ever slower than that.
+
+    >>> sorted(RandomRanks(k=1, delay_ms=200).compute_s(rank, world=4, step=0, base_s=0.5) for rank in range(4))
+    [0.5, 0.5, 0.5, 0.7]
+    """
+
+    k: int = ranks(1)
+    delay_ms: float = at_least(0, 200.0)
+    seed: int = seed()
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        check_fits(self.k, world)
+        return base_s + self.delay_ms / 1000 if rank in _chosen(self.seed, step, world, self.k) else base_s
+
+
+@lru_cache(maxsize=1024)  # all ranks ask for the same step, at about the same time
+def _chosen(seed: int, step: int, world: int, k: int) -> frozenset[int]:
+    return frozenset(random.Random(f"{seed}/{step}").sample(range(world), k))
+
+
+@dataclass(frozen=True)
+class Skew(Checked):
+    """At every step, rank r is slower by `first_ms` + r * `step_ms`.
+
+    The micro-benchmark of eager-SGD (PPoPP 2020, section 7.1): rank r sleeps r ms. Mean delay over the ranks:
+    `first_ms` + (world - 1) / 2 * `step_ms`; the last rank has the largest.
+
+    >>> [round(Skew(step_ms=10).compute_s(rank, world=4, step=0, base_s=0.1), 3) for rank in range(4)]
+    [0.1, 0.11, 0.12, 0.13]
+    """
+
+    step_ms: float = at_least(0, 1.0)
+    first_ms: float = at_least(0, 0.0)
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        return base_s + (self.first_ms + rank * self.step_ms) / 1000
+
+
+@dataclass(frozen=True)
+class ShiftingSkew(Checked):
+    """All ranks are slower, evenly from `min_ms` to `max_ms`, and each has another place at every step.
+
+    The CIFAR-10 experiment of eager-SGD (PPoPP 2020, section 7.2): 50 to 400 ms over 8 ranks, shifted by one rank at
+    each step. Mean delay: half of `min_ms` + `max_ms`, at every step and for every rank. A rank that is alone has
+    `min_ms`.
+
+    >>> [round(ShiftingSkew().compute_s(rank, world=8, step=1, base_s=0), 2) for rank in range(8)]
+    [0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.05]
+    """
+
+    min_ms: float = at_least(0, 50.0)
+    max_ms: float = 400.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_least(self.min_ms, "max_ms", self.max_ms)
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        share = (rank + step) % world / max(1, world - 1)
+        return base_s + (self.min_ms + (self.max_ms - self.min_ms) * share) / 1000
+
+
+@dataclass(frozen=True)
+class SlowRanks(Checked):
+    """The first `k` ranks are slower by `factor`, at every step: older machines, or shared ones.
+
+    Mean over the ranks: 1 + (`factor` - 1) * k / world times the undisturbed time. No rank is ever slower than that.
+
+    >>> [SlowRanks(k=2, factor=3).compute_s(rank, world=4, step=0, base_s=0.5) for rank in range(4)]
+    [1.5, 1.5, 0.5, 0.5]
+    """
+
+    k: int = ranks(1)
+    factor: float = at_least(1, 2.0)
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        check_fits(self.k, world)
+        return base_s * self.factor if rank < self.k else base_s
+
+
+class Noise(Checked, ABC):
+    """A delay that does not depend on other ranks or steps, added to the undisturbed time."""
+
+    @abstractmethod
+    def delay_ms(self, rank: int, step: int) -> float:
+        """The delay that was drawn for this rank and step."""
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        return max(0.0, base_s + self.delay_ms(rank, step) / 1000)
+
+
+@dataclass(frozen=True)
+class NormalNoise(Noise):
+    """Normal noise around `mean_ms`: half of the steps are faster than that. Light tail.
+
+    Mean and standard deviation as named, as long as hardly any step is cut at 0 seconds of computing. One step in 44 is
+    over the mean by two standard deviations, one in 741 by three.
+    """
+
+    mean_ms: float = at_least(0, 0.0)
+    sd_ms: float = at_least(0, 20.0)
+    seed: int = seed()
+
+    def delay_ms(self, rank: int, step: int) -> float:
+        return self.mean_ms + self.sd_ms * normal(self.seed, rank, step)
+
+
+@dataclass(frozen=True)
+class LogNormalNoise(Noise):
+    """A log-normal delay of `mean_ms`: mostly short, now and then many times longer.
+
+    Mean and standard deviation as named; they are those of the delay, not of its logarithm. With the defaults the
+    median is 8.9 ms, and one step in a hundred is delayed by more than 171 ms.
+    """
+
+    mean_ms: float = above(0, 20.0)
+    sd_ms: float = at_least(0, 40.0)
+    seed: int = seed()
+
+    def delay_ms(self, rank: int, step: int) -> float:
+        variance = math.log1p((self.sd_ms / self.mean_ms) ** 2)
+        return self.mean_ms * math.exp(math.sqrt(variance) * normal(self.seed, rank, step) - variance / 2)
+
+
+@dataclass(frozen=True)
+class GammaNoise(Noise):
+    """A gamma delay of `mean_ms`: the sum of many small waits. Exponential tail.
+
+    Mean and standard deviation as named; equal ones give the exponential distribution. With the defaults, one step in a
+    hundred is delayed by more than 50 ms.
+    """
+
+    mean_ms: float = above(0, 20.0)
+    sd_ms: float = above(0, 10.0)
+    seed: int = seed()
+
+    def delay_ms(self, rank: int, step: int) -> float:
+        """Marsaglia and Tsang's method (ACM TOMS, 2000) for the shape plus 1, brought back by a power of a uniform."""
+        shape = (self.mean_ms / self.sd_ms) ** 2
+        d = shape + 2 / 3
+        c = 1 / math.sqrt(9 * d)
+        for draw in count(1, 2):  # at least 95 first draws in a hundred are taken
+            x = normal(self.seed, rank, step, draw)
+            v = (1 + c * x) ** 3
+            if v > 0 and math.log(uniform(self.seed, rank, step, draw + 1)) < x * x / 2 + d * (1 - v + math.log(v)):
+                break
+        return self.mean_ms / shape * d * v * math.pow(uniform(self.seed, rank, step), 1 / shape)
+
+
+@dataclass(frozen=True)
+class ExponentialNoise(Noise):
+    """An exponential delay of `mean_ms`: waiting for something that comes at random.
+
+    The standard deviation is the mean. A share of exp(-x) of the steps is delayed by more than x times the mean: one in
+    a hundred by more than 4.6 times.
+    """
+
+    mean_ms: float = at_least(0, 20.0)
+    seed: int = seed()
+
+    def delay_ms(self, rank: int, step: int) -> float:
+        return -self.mean_ms * math.log(uniform(self.seed, rank, step))
+
+
+@dataclass(frozen=True)
+class ParetoNoise(Noise):
+    """A Pareto delay of at least `min_ms`: the heaviest tail of these models.
+
+    Mean: `alpha` / (`alpha` - 1) times `min_ms`. A share of x**-alpha of the steps is delayed by more than x times
+    `min_ms`: with the defaults, a mean of 20 ms, and one step in a hundred over 100 ms. The variance is infinite up to
+    an `alpha` of 2.
+    """
+
+    min_ms: float = at_least(0, 10.0)
+    alpha: float = above(1, 2.0)
+    seed: int = seed()
+
+    def delay_ms(self, rank: int, step: int) -> float:
+        return self.min_ms * math.pow(uniform(self.seed, rank, step), -1 / self.alpha)
+
+
+@dataclass(frozen=True)
+class Pauses(Noise):
+    """Once in `every` steps on average, a rank stands still for `pause_ms`.
+
+    Garbage collection, checkpoints, pre-emption. Mean delay: `pause_ms` / `every`. Every delay is 0 or `pause_ms`; the
+    steps between two pauses are geometrically distributed.
+    """
+
+    every: float = at_least(1, 100.0)
+    pause_ms: float = at_least(0, 2000.0)
+    seed: int = seed()
+
+    def delay_ms(self, rank: int, step: int) -> float:
+        return self.pause_ms if uniform(self.seed, rank, step) * self.every < 1 else 0.0
+
+
+@dataclass(frozen=True)
+class Bursts(Checked):
+    """Each rank is now and then slower by `factor` for a while: the noise of a cloud.
+
+    A Markov chain per rank. Bursts last `burst_steps` on average and the calm between them `calm_steps`, both
+    geometrically distributed. Mean: 1 + (`factor` - 1) * `burst_steps` / (`burst_steps` + `calm_steps`) times the
+    undisturbed time, from the first step on; never more than `factor` times.
+
+    What was drawn for a rank is kept, two numbers for each burst. Asking for a step draws all bursts before it.
+    """
+
+    factor: float = at_least(1, 3.0)
+    burst_steps: float = at_least(1, 10.0)
+    calm_steps: float = at_least(1, 90.0)
+    seed: int = seed()
+    #: for each rank, the step at which each phase ended; a phase with an even number of ends before it is a burst
+    _ends: dict[int, list[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        ends = self._ends.get(rank)
+        if ends is None:
+            ends = self._ends[rank] = [0, 0] if self._begins_in_burst(rank) else [0]
+        while ends[-1] <= step:
+            ends.append(ends[-1] + self._phase_steps(rank, len(ends)))
+        return base_s * self.factor if bisect_right(ends, step) % 2 == 0 else base_s
+
+    def _begins_in_burst(self, rank: int) -> bool:
+        return uniform(self.seed, rank, 0) * (self.burst_steps + self.calm_steps) < self.burst_steps
+
+    def _phase_steps(self, rank: int, phase: int) -> int:
+        """Geometrically distributed: without memory, so the first phase may have begun before the first step."""
+        mean = self.burst_steps if phase % 2 == 0 else self.calm_steps
+        return 1 + int(math.log(uniform(self.seed, rank, phase)) / math.log1p(-1 / mean)) if mean > 1 else 1

@@ -1,0 +1,156 @@
+"""What recordings say in a few numbers. Pure, and the one home of each figure: of lateness, of shares, of time.
+
+Steps are compared across ranks by their number, which each rank counts for itself. Where every rank waits for every
+other, steps of one number are the same mini-batch step; elsewhere they are only as good as that comparison.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import fmean, median, median_low
+from typing import NamedTuple
+
+from outpace.observe.schema import Step, Tally, TracedRound
+from outpace.observe.trace import RankTrace, Trace
+from outpace.protocol import members
+
+AnyTally = Tally | members.Tally  #: as it was recorded, or as the ledger has it
+
+WARM_UP_STEPS = 2  #: the first uses memory and kernels for the first time; at the second, DDP's ranks meet in `forward`
+SHORT = 4  #: of no more steps than this, all are taken
+
+
+# -- contributions ----------------------------------------------------------------------------------------------------
+
+
+def late_share(staleness: Mapping[int, int]) -> float:
+    """Share of contributions that were late, of counts by the rounds they were late."""
+    total = sum(staleness.values())
+    return (total - staleness.get(0, 0)) / total if total else 0.0
+
+
+def staleness_of(tallies: Iterable[AnyTally]) -> dict[int, int]:
+    """Rounds late -> how many of the applied contributions, of all ranks together."""
+    counts: Counter[int] = Counter()
+    for tally in tallies:
+        counts.update(tally.staleness)
+    return dict(sorted(counts.items()))
+
+
+def applied_shares(tallies: Mapping[int, AnyTally]) -> dict[int, float]:
+    """For each rank, its share of all contributions that were applied."""
+    applied = {rank: tally.on_time + tally.carried for rank, tally in tallies.items()}
+    total = sum(applied.values())
+    return {rank: count / total if total else 0.0 for rank, count in applied.items()}
+
+
+def staleness_in(rounds: Iterable[TracedRound]) -> dict[int, int]:
+    """Rounds late -> how many contributions, in these rounds."""
+    counts = Counter(max(0, taken.number - given.version) for taken in rounds for given in taken.contributions)
+    return dict(sorted(counts.items()))
+
+
+class Carried(NamedTuple):
+    """A late contribution: the step that computed it, and the round that included it."""
+
+    rank: int
+    step: Step
+    round: TracedRound
+
+
+def carried(trace: Trace, since_ns: int = 0) -> Iterator[Carried]:
+    """Late contributions whose step was recorded, in the order of their rounds; both after `since_ns`."""
+    steps = {
+        (rank.rank, step.number, step.version): step
+        for rank in trace.ranks.values()
+        for step in rank.steps
+        if step.ready_ns >= since_ns
+    }
+    for taken in trace.rounds:
+        if taken.at_ns >= since_ns:
+            late = (given for given in taken.contributions if given.version < taken.number)
+            yield from (Carried(given.rank, steps[given], taken) for given in late if given in steps)
+
+
+# -- time -------------------------------------------------------------------------------------------------------------
+
+
+def spans(step: Step) -> Iterator[tuple[str, int, int]]:
+    """A step's parts, drawn one after the other, although waiting may come in several pieces."""
+    waited = min(step.end_ns, step.ready_ns + round(step.waited_s * 1e9))
+    yield "computing", step.begin_ns, step.ready_ns
+    yield "waiting", step.ready_ns, waited
+    yield "applying", waited, min(step.end_ns, waited + round(step.apply_s * 1e9))
+
+
+def steady(rank: RankTrace) -> tuple[Step, ...]:
+    """A rank's steps without those that warm up. All figures below are of these."""
+    return rank.steps[WARM_UP_STEPS:] if len(rank.steps) > SHORT else rank.steps
+
+
+def aligned(trace: Trace) -> list[tuple[Step, ...]]:
+    """The steps that every rank has recorded, in order of their number; of a repeated one, the last."""
+    by_number = [{step.number: step for step in steady(rank)} for rank in trace.ranks.values()]
+    common = set.intersection(*(set(steps) for steps in by_number))
+    return [tuple(steps[number] for steps in by_number) for number in sorted(common)]
+
+
+def communication_s(trace: Trace) -> float:
+    """What communication itself costs: the last rank to be ready waits for nobody, so the shortest wait is all that.
+
+    The median over steps; 0 if no step was recorded by all ranks. Where ranks left no trace, one of them may have been
+    the last, so only the shortest waits, of one step in twenty, are taken for communication.
+    """
+    shortest = sorted(min(step.waited_s for step in steps) for steps in aligned(trace))
+    if not shortest:
+        return 0.0
+    return median(shortest) if len(trace.ranks) == trace.world else shortest[len(shortest) // 20]
+
+
+def waiting_s(trace: Trace) -> dict[int, float]:
+    """For each rank, its mean wait for others in a step: without the communication."""
+    cost = communication_s(trace)
+    return {r.rank: max(0.0, fmean(step.waited_s for step in steady(r)) - cost) for r in trace.ranks.values()}
+
+
+def compute_s(trace: Trace) -> dict[int, float]:
+    """For each rank, its mean time computing in a step."""
+    return {r.rank: fmean(step.compute_s for step in steady(r)) for r in trace.ranks.values()}
+
+
+def apply_s(trace: Trace) -> dict[int, float]:
+    """For each rank, the optimizer's mean time in a step."""
+    return {r.rank: fmean(step.apply_s for step in steady(r)) for r in trace.ranks.values()}
+
+
+def late_steps_share(trace: Trace) -> dict[int, float]:
+    """For each rank, the share of its steps that were late."""
+    return {r.rank: late_share(Counter(step.late or 0 for step in steady(r))) for r in trace.ranks.values()}
+
+
+def slowest_rank(trace: Trace) -> int:
+    """The rank that computes longest."""
+    computing = compute_s(trace)
+    return max(computing, key=lambda rank: computing[rank])
+
+
+def slow_share(trace: Trace, rank: int, factor: float) -> float | None:
+    """In what share of the steps this rank computes so many times as long as the median rank of that step.
+
+    None if no step was recorded by all ranks.
+    """
+    index = list(trace.ranks).index(rank)
+    computing = [[step.compute_s for step in steps] for steps in aligned(trace)]
+    return fmean(times[index] >= factor * median_low(times) for times in computing) if computing else None
+
+
+def slowest_over_mean(trace: Trace) -> float:
+    """How many times longer than the mean the slowest rank computes, averaged over steps: 1 is balanced."""
+    ratios = [_slowest_over_mean([step.compute_s for step in steps]) for steps in aligned(trace)]
+    return fmean(ratios) if ratios else 1.0
+
+
+def _slowest_over_mean(seconds: list[float]) -> float:
+    mean = fmean(seconds)
+    return max(seconds) / mean if mean else 1.0
