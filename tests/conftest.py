@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 # There is one fork server to a process. Whichever test starts it, ranks are to find torch imported in it.
-multiprocessing.get_context("forkserver").set_forkserver_preload(["outpace.launching.preload"])
+multiprocessing.set_forkserver_preload(["outpace.launching.preload"])
 
 
 @pytest.fixture

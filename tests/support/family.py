@@ -8,7 +8,7 @@ import mmap
 import os
 import random
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,11 +126,6 @@ def train(strategy: str, steps: int, is_uneven: bool = False, plain: bool = Fals
 def train_both(strategy: str, steps: int) -> tuple[Seen, Seen]:
     """In rounds, then in a plain loop, in the same processes."""
     return train(strategy, steps, is_uneven=True), train(strategy, steps, is_uneven=True, plain=True)
-
-
-def train_each(chosen: Sequence[str], steps: int) -> list[Seen]:
-    """With one strategy after the other, in the same processes."""
-    return [train(strategy, steps, is_uneven=True) for strategy in chosen]
 
 
 def train_in_lock_step(steps: int) -> tuple[str, list[torch.Tensor]]:
