@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from outpace.protocol import quorum
 from outpace.protocol.events import (
     Agent,
     Arrive,
@@ -35,11 +34,11 @@ from outpace.protocol.events import (
 )
 from outpace.protocol.ledger_view import LedgerView
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member
+from outpace.protocol.open_round import quorum_is_met
 from outpace.protocol.outcome import Outcome, OutcomeKind, ignored, taken
+from outpace.protocol.results import SnapshotPlace, Snapshots
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules, needed
-from outpace.protocol.snapshots import SnapshotPlace, Snapshots
-from outpace.protocol.state import restore, state_of
 
 EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round or the last two
 
@@ -180,11 +179,11 @@ class Ledger(LedgerView):
         member = self.members.current(event.rank, event.incarnation)
         if member is None:
             return ignored("that incarnation is gone already")
-        self._bury(member)
+        self._remove(member)
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} is dead; what it had contributed stays")
 
-    def _bury(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         member.alive = False
         self._snapshots_of(member.rank).release(member.rank)
         self.pace.forget(member.rank)
@@ -212,7 +211,7 @@ class Ledger(LedgerView):
             left_out = [c for c in self.reducing.contributions if c.rank in lost]
             self._leave_out(self.reducing, left_out, event.time_ns)
         for member in [m for m in self.members.by_rank.values() if m.rank in lost and m.alive]:
-            self._bury(member)
+            self._remove(member)
         self._settle(event.time_ns)
         return taken(f"host {host} is given up with ranks {sorted(lost)}; group {self.hosts.generation}")
 
@@ -301,7 +300,7 @@ class Ledger(LedgerView):
             self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
     def _quorum_is_met(self) -> bool:
-        return quorum.is_met(self.rules, self.round, self.open, self._needed, self.pace)
+        return quorum_is_met(self.rules, self.round, self.open, self._needed, self.pace)
 
     def _note_quorum(self, now_ns: int) -> None:
         if self.met_ns is not None:
@@ -385,19 +384,19 @@ class Ledger(LedgerView):
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
-    def to_state(self, covered: int = 0) -> dict[str, Any]:
+    def to_state(self, covered: int = 0, **instead: Any) -> dict[str, Any]:
         """The state as plain values: what a snapshot carries for ranks that cannot read the whole log. Of results that
         a snapshot of version `covered` makes unnecessary, only the places."""
-        return state_of(self, covered)
+        return super().to_state(results=self.results.from_version(covered), **instead)
 
     @classmethod
     def from_state(cls, rules: Rules, state: dict[str, Any], host: int = 0) -> Ledger:
-        """The inverse of `to_state`."""
-        ledger = cls(rules, host)
-        restore(ledger, state)
-        for member in ledger.members.by_rank.values():
-            ledger._follow(member)
-        return ledger
+        """A ledger that knows what the one knew that wrote this state."""
+        return cls(rules, host).with_state(state)
+
+    def _restore_what_follows(self) -> None:
+        for member in self.members.by_rank.values():
+            self._follow(member)
 
 
 _HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {

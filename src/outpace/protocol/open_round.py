@@ -1,4 +1,4 @@
-"""The open round: who is in it, who may still come, and which rows are taken. Owns these sets; seals nothing.
+"""The open round: who is in it, who may still come, which rows are taken, and whether its quorum is met. Seals nothing.
 
 Every change costs no more than the contributions it is about, so that a thousand ranks can be followed.
 """
@@ -9,17 +9,22 @@ import random
 from collections.abc import Iterable
 
 from outpace.protocol.members import ACTIVE, Member
+from outpace.protocol.pace import Pace
 from outpace.protocol.round import Contribution
+from outpace.protocol.rules import Rules
+from outpace.protocol.state import Part
 
 
-class OpenRound:
+class OpenRound(Part):
     """Contributions that wait for the seal, and the ranks that may still be on time."""
+
+    on_time: list[Contribution]  #: count towards the quorum
+    carried: list[Contribution]  #: late ones that go along
+    rows: set[tuple[int, int]]  #: (rank, row) of contributions that no complete round includes
 
     def __init__(self, rows: int = 2) -> None:
         self._rows = range(rows)  # of each rank
-        self.on_time: list[Contribution] = []  #: count towards the quorum
-        self.carried: list[Contribution] = []  #: late ones that go along
-        self.rows: set[tuple[int, int]] = set()  #: (rank, row) of contributions that no complete round includes
+        self.on_time, self.carried, self.rows = [], [], set()
         self.unfinished: set[int] = set()  #: ranks the quorum is taken of
         self.present: set[int] = set()  #: ranks on time; one restarted within the round counts once
         self.can: set[int] = set()  #: ranks that may still join it on time
@@ -155,3 +160,36 @@ class OpenRound:
             self.can.discard(rank)
         else:
             self.can.add(rank)
+
+    def _restore_what_follows(self) -> None:
+        """All but what depends on the members: see `follow`."""
+        self._here = {(c.rank, c.incarnation) for c in self.on_time}
+        self.present = {c.rank for c in self.on_time}
+        self._parts = {(c.rank, c.incarnation): c for c in self.carried if not c.late}
+        for contribution in self.on_time + self.carried:
+            if not contribution.late:
+                self._count(contribution.samples, contribution.planned)
+
+
+def quorum_is_met(rules: Rules, number: int, open_round: OpenRound, enough: int, pace: Pace) -> bool:
+    """Whether enough are on time for the open round; more than can come are never asked for.
+
+    number: of the open round. enough: arrivals that make the quorum, where it is a plain count.
+    """
+    if rules.is_count:
+        here = len(open_round.present)
+        return here >= enough or (here > 0 and open_round.everybody_is_here)
+    quorum = rules.quorum
+    if quorum == "work":
+        planned = open_round.planned * len(open_round.unfinished)
+        return open_round.samples >= (rules.work or planned) > 0
+    if not open_round.on_time:
+        return False
+    if quorum == "adaptive":
+        enough = pace.best_quorum(number, open_round.unfinished)
+    if open_round.everybody_is_here:
+        return True
+    if quorum == "majority-random":
+        return open_round.initiator(rules.seed * 1_000_003 + number) in open_round.present
+    enough_done = open_round.samples >= rules.work * open_round.planned * len(open_round.unfinished)
+    return enough_done and len(open_round.present) >= enough
