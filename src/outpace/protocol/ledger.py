@@ -97,14 +97,14 @@ class Ledger(LedgerView):
         return outcome
 
     def _come_too_late(self, rank: int) -> Outcome:
-        """Its earlier pieces are in a sealed round: taken in now, they would be applied twice."""
+        """Its earlier pieces are in a sealed round. Taken in now, they would be applied twice."""
         if self.rules.late != "drop":
             return Outcome(OutcomeKind.TOO_LATE, "too late: the round that has its earlier pieces is sealed")
         self.members.tallies[rank].dropped += 1
         return Outcome(OutcomeKind.DROPPED, "too late: dropped, the round that has its earlier pieces is sealed")
 
     def _place(self, contribution: Contribution, lag: int, is_part: bool) -> Outcome:
-        """Puts one that is late, or a part, where the rules want it."""
+        """Counts, carries or drops a contribution that is late, or a part."""
         if not lag:
             self.open.carry(contribution, is_part)
             return Outcome(OutcomeKind.PART, f"{contribution.pieces} in time so far", self.round)
@@ -282,12 +282,12 @@ class Ledger(LedgerView):
             self._settle_end()
 
     def _someone_is_expected(self) -> bool:
-        """Whether grace has anybody to wait for: a rank that has not been heard of for rounds will not jitter in."""
+        """Whether grace has anybody to wait for: a rank that has been silent for rounds is more than a little late."""
         heard_of = self.round - EXPECTED_FOR_ROUNDS
         return any(self.members.by_rank[rank].last_round >= heard_of for rank in self.open.can)
 
     def _follow(self, member: Member) -> None:
-        """Brings what is derived from the members up to date after this one changed."""
+        """Updates what is derived from the members after this one changed."""
         self._news += 1
         self.open.follow(member)
         self.members.follow(member)
@@ -295,7 +295,7 @@ class Ledger(LedgerView):
         self.published.follow(member)
 
     def _count_needed(self) -> None:
-        """Who has finished after it contributed is still one of those the quorum is taken of."""
+        """A rank that contributed and then finished still counts among those the quorum is taken of."""
         if self.rules.is_count:
             self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
@@ -325,7 +325,7 @@ class Ledger(LedgerView):
                 self.members.tallies[left.rank].dropped += left.pieces
 
     def _weighed(self, sealed: Round) -> Round:
-        """With what each contribution weighs. Rounds are complete in their order: all that is owed is known."""
+        """With the weight of each contribution. Rounds complete in order, so what each rank is owed is known."""
         return sealed._replace(weights=self.discount.weights(sealed))
 
     def _free_slot(self) -> int:
@@ -378,7 +378,7 @@ class Ledger(LedgerView):
             self._follow(member)
 
     def _settle_end(self) -> None:
-        """At one place in the log for all: whoever comes later finds nobody to train with."""
+        """Decided at one place in the log for all: a rank that joins later finds nobody to train with."""
         if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
             self.over = True
 

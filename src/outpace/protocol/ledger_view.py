@@ -61,7 +61,7 @@ class LedgerView(Part):
         return self.started and len(self.members.counted) < self.rules.least_ranks
 
     def why_below_quorum(self) -> str:
-        """The same in words, for whoever has to stop."""
+        """The same in words, for the error that ends training."""
         dead = sorted(self.members.by_rank.keys() - self.members.counted)
         return (
             f"ranks {dead} died and {len(self.members.counted)} of {self.rules.world} are left, fewer than "
@@ -95,7 +95,7 @@ class LedgerView(Part):
 
     @property
     def news(self) -> int:
-        """Grows with everything that waiters may wait for. An arrival alone is none: the round's end is."""
+        """Grows with everything that a rank may wait for: not with an arrival, but with the end of its round."""
         return self._news + self.published.changes
 
     @property

@@ -82,11 +82,11 @@ class Members(Part):
         return [m for m in self.by_rank.values() if m.unfinished]
 
     def expected(self) -> list[int]:
-        """Who has not finished, or was killed before it could know that all have: these are still to come."""
+        """Ranks that have not finished, or were killed before they knew that all have: these will come back."""
         return [m.rank for m in self.by_rank.values() if m.state != FINISHED or not (m.alive or m.has_ended)]
 
     def follow(self, member: Member) -> None:
-        """Brings `counted` up to date after this one changed."""
+        """Updates `counted` after this one changed."""
         if member.counts:
             self.counted.add(member.rank)
         else:
@@ -131,7 +131,7 @@ class Synchronisation(Part):
         self._most_steps = max(self._most_steps, steps)
 
     def complete(self, round_: int, ranks: Sequence[int]) -> int:
-        """All are here. Returns the round to go on with: a checkpoint's, if that is further."""
+        """All have arrived. Returns the round to go on with: a checkpoint's, if that is further."""
         self.resumed = self._resume > 0
         self.version = max(round_, self._resume - 1)
         self._resume = 0

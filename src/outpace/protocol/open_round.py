@@ -19,7 +19,7 @@ class OpenRound(Part):
     """Contributions that wait for the seal, and the ranks that may still be on time."""
 
     on_time: list[Contribution]  #: count towards the quorum
-    carried: list[Contribution]  #: late ones that go along
+    carried: list[Contribution]  #: included, but do not count towards the quorum: late ones, and parts
     rows: set[tuple[int, int]]  #: (rank, row) of contributions that no complete round includes
 
     def __init__(self, rows: int = 2) -> None:
@@ -53,7 +53,7 @@ class OpenRound(Part):
         return None
 
     def initiator(self, seed: int) -> int:
-        """The paper's majority: a rank drawn from a shared seed; whoever came before it is in."""
+        """The paper's majority: a rank drawn from a shared seed; the round is sealed when it arrives."""
         if self._initiator is None:
             self._initiator = random.Random(seed).choice(sorted(self.present | self.can))
         return self._initiator
@@ -81,7 +81,7 @@ class OpenRound(Part):
             self._count(samples, planned)
 
     def carry(self, contribution: Contribution, is_part: bool = False) -> None:
-        """Takes in one that goes along. One that is a part may be added to."""
+        """Takes in one that does not count towards the quorum. One that is a part may be added to."""
         rank = contribution.rank
         self.carried.append(contribution)
         self.rows.add((rank, contribution.row))
@@ -142,7 +142,7 @@ class OpenRound(Part):
                 self._look_at(rank)
 
     def follow(self, member: Member) -> None:
-        """Brings what is known of a member up to date after it changed."""
+        """Takes in that a member changed."""
         rank = member.rank
         self._active.pop(rank, None)
         self.unfinished.discard(rank)

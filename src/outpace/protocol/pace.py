@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 
 from outpace.protocol.state import Part
 
-GRACE_SHARE = 0.15  #: of a round: who comes later than this only jitters no more
+GRACE_SHARE = 0.15  #: of a round: a rank that comes later than this is a straggler, and not just jittery
 _LAGS = 64
 _INTERVALS = 9
 _DURATIONS = 16
@@ -63,7 +63,7 @@ class Pace(Part):
         self._met = {number: met for number, met in self._met.items() if number >= round_ - keep}
 
     def forget(self, rank: int) -> None:
-        """The rank has left: its times say nothing about the rounds to come."""
+        """The rank has left: its times say nothing about future rounds."""
         self._started.pop(rank, None)
         self._durations.pop(rank, None)
 
@@ -71,7 +71,7 @@ class Pace(Part):
         """How long to wait after the quorum for ranks that only jitter.
 
         Covers nine in ten of the lags that fit under the cap of 15 % of a round. Those that do not are stragglers', and
-        waiting for them is what we are here to avoid. A round that everybody comes to ends with the last of them.
+        waiting for them is what grace must avoid. A round that everybody comes to ends with the last of them.
         """
         if not self._intervals or not self._lags:
             return 0

@@ -2,7 +2,7 @@
 
 Owns the rows of averaging strategies. Each rank has a few of its own: one is current, the others are spare and are
 written in turn. A publication takes effect only if nobody changed the rank's weights meanwhile, so that two ranks can
-swap without a lock. Like the ledger it belongs to, it is a pure fold: who reads the same log knows the same rows.
+swap without a lock. Like the ledger it belongs to, it is a pure fold: two that read the same log are equal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from outpace.protocol.shelves import NOTHING, Barrier, Frozen, Publication, Shel
 from outpace.protocol.state import Part
 
 FROZEN_KEPT = 2  #: frozen iterations whose rows are remembered
-EVERYBODY = -1  #: stands among the changed ranks when all have read what all had to read
+EVERYBODY = -1  #: stands among the changed ranks when everybody has read the last barrier
 
 
 class Published(Part):
@@ -128,7 +128,7 @@ class Published(Part):
         return self.withdraw(event.rank, event.generation)
 
     def follow(self, member: Member) -> None:
-        """Brings what is known of a member up to date after it changed."""
+        """Takes in that a member changed."""
         rank = member.rank
         if rank not in self.shelves:
             rows = self._publishing.rows
@@ -149,7 +149,7 @@ class Published(Part):
         self._paths.gone(rank)
 
     def _enter(self, member: Member) -> None:
-        """A rank begins, or begins anew after a restart or when all have met, and is not late."""
+        """A rank begins, or begins again after a restart or a synchronisation. It is not late."""
         rank, shelf = member.rank, self.shelves[member.rank]
         shelf.life = member.incarnation
         shelf.first = max(shelf.first, shelf.iteration + 1, self._first_for(member))
@@ -159,7 +159,7 @@ class Published(Part):
         self._withdraw(rank)
 
     def go_on_from(self, iteration: int) -> None:
-        """All ranks have met, and count their iterations from here."""
+        """All ranks have synchronised, and count their iterations from here."""
         if self._publishing.freeze == "first":
             self.open = max(self.open, iteration)
 
@@ -172,7 +172,7 @@ class Published(Part):
         self._show(rank)
 
     def _show(self, rank: int) -> None:
-        """Brings what there is of a rank up to date."""
+        """Updates what others find of a rank."""
         place = self.shelves[rank].current
         is_there = place is not None and rank in self._taking_part and not self._is_too_old(place.iteration)
         self._there[rank] = place if is_there else None
@@ -242,7 +242,7 @@ class Published(Part):
         return taken(f"nobody averages with rank {rank} before it publishes again")
 
     def freeze_after_grace(self, iteration: int) -> Outcome:
-        """Grace is over: who has not published the open iteration is in it with what it published last."""
+        """Grace is over: a rank that has not published the open iteration is in it with its last publication."""
         if iteration != self.open or self.deadline_ns is None:
             return ignored("that iteration is frozen, or nobody has published it")
         self._freeze(sorted(self._taking_part))

@@ -69,7 +69,7 @@ class Results(Part):
         return results
 
     def begin_anew(self) -> None:
-        """Another numbering begins: what is kept is of the old one."""
+        """Rounds are renumbered: what is kept belongs to the old numbers."""
         self.completed, self._places = {}, {}
 
 
@@ -82,7 +82,7 @@ class SnapshotPlace(NamedTuple):
 
 
 class Snapshots(Part):
-    """One buffer for the latest snapshot, and one for each rank that may be stopped while writing one."""
+    """Where snapshots lie: one buffer for the latest, and one for each rank that may be stopped while writing."""
 
     latest: SnapshotPlace | None
     claims: dict[int, tuple[int, int]]  # buffer -> (rank, incarnation) writing it
@@ -127,7 +127,7 @@ class Snapshots(Part):
         self.latest = place._replace(buffer=self.free_buffer(_NO_RANK))
 
     def begin_anew(self) -> None:
-        """Another numbering begins: what was being written is of the old one. Its buffers stay with their writers."""
+        """Rounds are renumbered: what is being written belongs to the old numbers. Writers keep their buffers."""
         self.latest = None
         self.claims = {buffer: (rank, _NOBODY) for buffer, (rank, _) in self.claims.items()}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,11 +149,12 @@ class Rules:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, so that ranks can compare their rules."""
-        return write_fields(self)
+        values: dict[str, Any] = json.loads(json.dumps(write_fields(self)))  # lists, as they come from another rank
+        return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Rules:
-        """From what `to_dict` made, also if that went through JSON."""
+        """From what `to_dict` made."""
         return cls(**read_fields(cls, values))
 
 

@@ -105,14 +105,14 @@ class Barrier(Part):
         return bool(self.unread) and self._rows.get(rank) == row
 
     def begin(self, frozen: Frozen) -> None:
-        """All are there. They have read the one before: they came to this one after it."""
+        """All have arrived. So all have read the one before."""
         places = frozen.publications.values()
         self.number = frozen.number
         self.unread = {place.rank for place in places if place.iteration == frozen.number}
         self._rows = {place.rank: place.row for place in places}
 
     def has_read(self, rank: int) -> bool:
-        """A rank has read it, or never will. True if it was the last one to."""
+        """A rank has read it, or never will. True if it was the last one."""
         if rank not in self.unread:
             return False
         self.unread.discard(rank)
