@@ -1,5 +1,7 @@
 # make demo    two races of eight ranks on this machine, in under three minutes
-# make test    lint, types and all tests but those of make test-network
+# make test    lint, types and all tests but those that are long by nature, in two parts: those that start processes
+#              of their own come second
+# make test-all what is long by nature, too: every test, mutants, a long fuzz and a soak; half an hour
 # make lint    ruff and mypy alone
 # make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
@@ -14,14 +16,32 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-network lint format fuzz soak mutants bench guard scaling learning results clean
+# Bytecode is kept also where the environment says otherwise: tests start hundreds of processes. Two files at a time,
+# each with one thread; what a file's tests share is made once.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+PROCESSES := tests/cli tests/engine tests/faults tests/test_examples.py
+REST := --ignore=tests/network $(PROCESSES:%=--ignore=%)
+
+.PHONY: demo test test-all test-network lint format fuzz soak mutants bench guard scaling learning results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
 	$(BIN)/outpace race --workload sequences --epochs 6 --compute-ms 50
 
 test: lint
-	$(BIN)/python -m pytest --ignore=tests/network
+	@failed=0; \
+	$(PYTEST) -m "not long" $(REST) || failed=1; \
+	$(PYTEST) -m "not long" $(PROCESSES) || failed=1; \
+	exit $$failed
+
+test-all: lint
+	@failed=0; \
+	$(PYTEST) $(REST) || failed=1; \
+	$(PYTEST) $(PROCESSES) || failed=1; \
+	$(BIN)/python -m tests.faults.mutants || failed=1; \
+	$(BIN)/python -m tests.fuzz --runs 2000 || failed=1; \
+	$(BIN)/python -m tests.faults.soak --seconds 300 || failed=1; \
+	exit $$failed
 
 test-network: .venv/ready
 	$(BIN)/python -m pytest tests/network -ra

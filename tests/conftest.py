@@ -1,8 +1,12 @@
 """What tests of several directories need."""
 
+import multiprocessing
 import subprocess
 
 import pytest
+
+# There is one fork server to a process. Whichever test starts it, ranks are to find torch imported in it.
+multiprocessing.set_forkserver_preload(["outpace.launching.preload"])
 
 
 @pytest.fixture

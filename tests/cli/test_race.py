@@ -11,7 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from ctrl_c import hear_ctrl_c
+
+from tests.support.processes import hear_ctrl_c
 
 SYSTEMS = ["ddp", "torch-post-local-sgd:warmup=2", "allreduce", "eager-majority", "wagma", "nonblocking"]
 SMALL = ["--ranks", "2", "--imbalance", "random:k=1,delay_ms=10", "--rounds", "6", "--compute-ms", "5"]

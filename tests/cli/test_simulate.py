@@ -6,11 +6,11 @@ import subprocess
 import sys
 
 import pytest
-from ctrl_c import hear_ctrl_c
 
 from outpace import imbalance, strategies
 from outpace.cli import main, simulate
 from outpace.engines.virtual.network import NETWORKS
+from tests.support.processes import hear_ctrl_c
 
 USUAL = ["allreduce", "eager-majority", "eager-solo", "eager:quorum=adaptive"]
 SMALL = ["--ranks", "4", "--steps", "8"]

@@ -9,7 +9,6 @@ import sys
 
 import pytest
 import torch
-from ctrl_c import hear_ctrl_c
 
 import outpace
 from outpace.cli import main, watch
@@ -20,6 +19,7 @@ from outpace.observe.schema import Header, loop_step
 from outpace.race.directory import save
 from outpace.race.result import Attempt, Entry, Race, Settings
 from outpace.workloads.base import ACCURACY
+from tests.support.processes import hear_ctrl_c
 
 MS = 1_000_000
 COMMAND = [sys.executable, "-m", "outpace", "watch"]

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from made_rows import coded_sum, made_rows, plain_sum
 
 from outpace.codecs import Codec, codec, contribution_seed, names
 from outpace.codecs.base import chunk_generator
 from outpace.codecs.ok_topk import OkTopk
 from outpace.errors import InvalidRules, UnknownName
 from outpace.vector import SUPPORTED
+from tests.support.made_rows import coded_sum, made_rows, plain_sum
 
 EVERY = ["none", "bf16", "global-qsgd", "global-qsgd:levels=15", "ok-topk", "ok-topk:density=1"]
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rows import coded_sum, made_rows, plain_sum
 
 from outpace.codecs import contribution_seed
 from outpace.codecs.base import chunk_generator
 from outpace.codecs.global_qsgd import MOST_LEVELS, GlobalQSGD, decode, encode, shared_scale
+from tests.support.made_rows import coded_sum, made_rows, plain_sum
 
 ROWS = st.integers(1, 6).flatmap(
     lambda count: st.lists(

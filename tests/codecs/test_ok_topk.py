@@ -6,11 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_rows import coded_sum, made_rows, plain_sum
 
 from outpace.codecs.ok_topk import OkTopk
 from outpace.errors import InvalidRules, ModelMismatch
 from outpace.vector import SUPPORTED, VectorLayout
+from tests.support.made_rows import coded_sum, made_rows, plain_sum
 
 SHAPES = [(4, 5), (7,), (), (3, 0)]
 DENSITIES = st.sampled_from([0.001, 0.05, 0.1, 0.5, 0.99, 1.0])

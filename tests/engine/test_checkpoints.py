@@ -8,10 +8,10 @@ import threading
 import time
 from pathlib import Path
 
-import checkpoints
 import pytest
 
 import outpace
+from tests.support import checkpoints
 
 STEPS, EVERY = 40, 5
 

@@ -2,11 +2,11 @@
 
 import math
 
-import coded
 import pytest
 import torch
 
 import outpace
+from tests.support import coded
 
 EVERY = ["none", "bf16", "global-qsgd", "ok-topk"]
 STEPS = 6

@@ -1,29 +1,18 @@
 """Every strategy in real processes: nothing hangs, all ranks end with the same bits, and the model learns."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
-import family
 import pytest
 import torch
-from family import Resumed, Seen
 
 import outpace
 from outpace import strategies
+from tests.support import family
+from tests.support.family import Resumed
+from tests.support.family_checks import CHOICES, check
+from tests.support.launches import in_one_launch
 
-# What has to happen now and then happens within a few steps here.
-CHOICES = {
-    "diloco": "diloco:every=4,outer_momentum=0.5",
-    "dropcompute": "dropcompute:calibrate=6",
-    "local-sgd": "local-sgd:every=4",
-    "noloco": "noloco:every=4",
-    "post-local-sgd": "post-local-sgd:start=6,every=4",
-    "wagma": "wagma:sync_every=5",
-    # and nobody can be too late, on however busy a machine: there are never so many rounds
-    **{name: f"{name}:max_staleness=256" for name in ("eager", "eager-majority", "eager-solo", "nonblocking")},
-}
-MAY_GO_WITHOUT = ("m-sync", "rennala")  # a rank that is too slow never contributes
-DROPS = ("m-sync", "rennala", "ringmaster", "wagma")
-NEVER_LATE = ("allreduce", "dasgd", "diloco", "dropcompute", "local-sgd", "post-local-sgd")  # all wait for all
 AVERAGE_ALWAYS = (
     "allreduce",
     "d-psgd",
@@ -33,43 +22,35 @@ AVERAGE_ALWAYS = (
     "sgp",
     "wagma:sync_every=1,sync=wait",
 )
+IN_LOCK_STEP = ("sgp", "diloco:every=4", "d-psgd", "local-sgd:every=4", "decentlam", "noloco:every=5")
+WITHOUT_WAITING = ("ad-psgd", "wagma:sync_every=5", "wagma:sync_every=5,sync=wait", "nonblocking", "eager-majority")
 every_strategy = pytest.mark.parametrize("name", strategies.names())
 
 
-def check(seen: Sequence[Seen], name: str) -> None:
-    assert len({s.met for s in seen}) == 1, "weights or buffers differ after synchronize()"
-    assert len({s.final for s in seen}) == 1, "weights or buffers differ after finish()"
-    assert all(s.is_finite for s in seen)
-    assert seen[0].after < 0.75 * seen[0].before, "it did not learn"
-    for s in seen:
-        check_stats(s, name)
+@pytest.fixture(scope="module", params=[(2, 12, False), (4, 24, False), (8, 20, True)], ids=["2", "4", "8"])
+def in_rounds(request):
+    """What the ranks saw of each strategy: one world trains with one after the other."""
+    world, *options = request.param
+    cases = {name: (CHOICES.get(name, name), *options) for name in strategies.names()}
+    return in_one_launch(family.train, world, cases)
 
 
-def check_stats(seen: Seen, name: str) -> None:
-    stats = seen.stats
-    assert [r.rank for r in stats.ranks] == list(range(len(stats.ranks)))
-    assert {r.state for r in stats.ranks} == {"finished"}
-    assert sum(r.share for r in stats.ranks) == pytest.approx(1)
-    assert sum(stats.staleness.values()) == sum(r.on_time + r.carried for r in stats.ranks)
-    assert seen.steps > 0
-    assert stats.waited_s >= 0
-    if name not in MAY_GO_WITHOUT:
-        assert all(r.share > 0 for r in stats.ranks), "a rank never contributed"
-    if name not in DROPS:
-        assert all(r.dropped == 0 for r in stats.ranks)
-    if name in NEVER_LATE:
-        assert all(r.carried == 0 for r in stats.ranks), "a round did not wait for all"
+@pytest.fixture(scope="module")
+def in_rounds_and_plain_loops():
+    cases = {name: (CHOICES.get(name, name), 20) for name in strategies.names()}
+    return in_one_launch(family.train_both, 3, cases)
 
 
-@pytest.mark.parametrize(("world", "steps", "is_uneven"), [(2, 12, False), (4, 24, False), (8, 20, True)])
+@pytest.mark.timeout(600)
 @every_strategy
-def test_rounds_of_microbatches_end_with_the_same_bits_everywhere(name, world, steps, is_uneven):
-    check(outpace.spawn(family.train, world, (CHOICES.get(name, name), steps, is_uneven)), name)
+def test_rounds_of_microbatches_end_with_the_same_bits_everywhere(name, in_rounds):
+    check(in_rounds[name], name)
 
 
+@pytest.mark.timeout(600)
 @every_strategy
-def test_rounds_and_plain_loops_of_uneven_data_end_with_the_same_bits_everywhere(name):
-    for seen in zip(*outpace.spawn(family.train_both, 3, (CHOICES.get(name, name), 20)), strict=True):
+def test_rounds_and_plain_loops_of_uneven_data_end_with_the_same_bits_everywhere(name, in_rounds_and_plain_loops):
+    for seen in zip(*in_rounds_and_plain_loops[name], strict=True):
         check(seen, name)
 
 
@@ -102,38 +83,52 @@ def test_no_step_is_lost_or_doubled_when_ranks_meet_while_others_swap(world):
             assert final == pytest.approx(steps)
 
 
+@pytest.fixture(scope="module")
+def met_unevenly():
+    return in_one_launch(family.meets_unevenly, 2, {strategy: (strategy,) for strategy in AVERAGE_ALWAYS})
+
+
 @pytest.mark.parametrize("strategy", AVERAGE_ALWAYS)
-def test_ranks_that_met_after_different_numbers_of_steps_go_on_together(strategy):
+def test_ranks_that_met_after_different_numbers_of_steps_go_on_together(strategy, met_unevenly):
     # Of two ranks that average with each other in every step, both have the same weights after every step.
-    one, other = outpace.spawn(family.meets_unevenly, 2, (strategy,))
+    one, other = met_unevenly[strategy]
     assert one == other
 
 
-def two_parts(strategy: str, momentum: float, path: str) -> tuple[list[Resumed], list[Resumed]]:
-    """Each part in processes of its own. What is loaded is what was saved, on all ranks."""
-    first = outpace.spawn(family.checkpointed, 3, (strategy, momentum, path, "first"))
-    second = outpace.spawn(family.checkpointed, 3, (strategy, momentum, path, "second"))
+def checkpointed(chosen: Sequence[str], directory: Path, part: str) -> dict[str, list[Resumed]]:
+    """A part of a run with each strategy. Every part has processes of its own."""
+    # Momentum of the inner optimizer stays with each rank and is not in another's checkpoint; decentlam has its own.
+    momentum = {strategy: 0.9 if strategy == "decentlam" else 0.0 for strategy in chosen}
+    cases = {name: (name, momentum[name], str(directory / f"{number}"), part) for number, name in enumerate(chosen)}
+    return in_one_launch(family.checkpointed, 3, cases)
+
+
+@pytest.fixture(scope="module")
+def two_parts(tmp_path_factory):
+    directory, chosen = tmp_path_factory.mktemp("parts"), [*IN_LOCK_STEP, *WITHOUT_WAITING]
+    return checkpointed(chosen, directory, "first"), checkpointed(chosen, directory, "second")
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    return checkpointed(IN_LOCK_STEP, tmp_path_factory.mktemp("straight"), "both")
+
+
+@pytest.mark.parametrize("strategy", [*IN_LOCK_STEP, *WITHOUT_WAITING])
+def test_what_is_loaded_is_what_was_saved_on_all_ranks(strategy, two_parts):
+    first, second = (part[strategy] for part in two_parts)
     assert len({s.middle for s in (*first, *second)}) == 1
     assert [s.steps for s in second] == [s.steps for s in first]
     assert len({s.final for s in second}) == 1
-    return first, second
 
 
-@pytest.mark.parametrize(
-    "strategy", ["sgp", "diloco:every=4", "d-psgd", "local-sgd:every=4", "decentlam", "noloco:every=5"]
-)
-def test_a_checkpoint_of_ranks_in_lock_step_goes_on_exactly(strategy, tmp_path):
-    # Momentum of the inner optimizer stays with each rank and is not in another's checkpoint; decentlam has its own.
-    momentum = 0.9 if strategy == "decentlam" else 0.0
-    straight = outpace.spawn(family.checkpointed, 3, (strategy, momentum, str(tmp_path / "straight"), "both"))
-    _, second = two_parts(strategy, momentum, str(tmp_path / "parts"))
-    assert second[0].middle == straight[0].middle
-    assert second[0].final == straight[0].final
+@pytest.mark.parametrize("strategy", IN_LOCK_STEP)
+def test_a_checkpoint_of_ranks_in_lock_step_goes_on_exactly(strategy, two_parts, straight):
+    second, whole = two_parts[1][strategy], straight[strategy]
+    assert second[0].middle == whole[0].middle
+    assert second[0].final == whole[0].final
 
 
-@pytest.mark.parametrize(
-    "strategy", ["ad-psgd", "wagma:sync_every=5", "wagma:sync_every=5,sync=wait", "nonblocking", "eager-majority"]
-)
-def test_a_checkpoint_of_ranks_that_do_not_wait_is_gone_on_from(strategy, tmp_path):
-    _, second = two_parts(strategy, 0.0, str(tmp_path / "parts"))
-    assert all(s.loss < s.loss_in_the_middle for s in second)
+@pytest.mark.parametrize("strategy", WITHOUT_WAITING)
+def test_a_checkpoint_of_ranks_that_do_not_wait_is_gone_on_from(strategy, two_parts):
+    assert all(s.loss < s.loss_in_the_middle for s in two_parts[1][strategy])

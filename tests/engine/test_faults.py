@@ -3,11 +3,11 @@
 from collections import Counter
 
 import pytest
-import ranks
-from test_rounds import agree, contributions
 
 import outpace
 from outpace.engines.arena.faults import POINTS
+from tests.support import ranks
+from tests.support.agreement import agree, contributions
 
 WORLD, STEPS, VICTIM = 4, 150, 3
 PADDING = 300_000  # several chunks, so that a reduction can be stopped between two of them
@@ -104,5 +104,5 @@ def test_all_but_one_rank_may_be_killed_in_solo(tmp_path):
 def test_fewer_ranks_than_min_ranks_end_the_run_with_below_quorum(tmp_path):
     faults = {1: "kill:before-append:20", 2: "kill:before-append:20", 3: "kill:before-append:20"}
     with pytest.raises(outpace.RankFailed, match=r"BelowQuorum: \[rank 0 - round \d+\] ranks .* died") as caught:
-        run("eager-majority", faults, tmp_path)
+        run("eager-majority", faults, tmp_path, steps=10_000)  # rank 0 is in training when the last of them dies
     assert "signal SIGKILL" in str(caught.value)

@@ -4,12 +4,11 @@ import math
 import os
 import signal
 
-import features
-import numbers_of_a_step
 import pytest
 
 import outpace
 from outpace.engines.arena.arena import NAMES
+from tests.support import features, numbers_of_a_step
 
 
 def same(values):

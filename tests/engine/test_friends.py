@@ -4,12 +4,12 @@ import os
 import signal
 from pathlib import Path
 
-import friends
 import pytest
-from test_launch import exists, until
-from test_rounds import agree
 
 import outpace
+from tests.support import friends
+from tests.support.agreement import agree
+from tests.support.processes import exists, until
 
 UNEVEN = ["eager-majority", "eager-solo"]
 WORLD, STEPS = 3, 30

@@ -4,15 +4,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-import family
-import host_faults
 import pytest
-import ranks
-from family import Board
-from host_faults import Driver, agents_of
-from test_rounds import agree, contributions
 
 import outpace
+from tests.support import family, host_faults, ranks
+from tests.support.agreement import agree, contributions
+from tests.support.family import Board
+from tests.support.host_faults import Driver, agents_of
 
 WARM_UP, MORE = 30, 40  # steps of every rank before the fault, and of those who go on while it lasts
 

@@ -1,6 +1,5 @@
 """A host of which everything was killed and that is started again: it takes up where the others are, and they go on."""
 
-import os
 import socket
 import subprocess
 import sys
@@ -10,13 +9,13 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import family
-import host_faults
-import hosts_by_hand
 import pytest
-from family import Board
-from host_faults import Driver, agents_of
-from test_rounds import agree, contributions
+
+from tests.support import family, host_faults, hosts_by_hand
+from tests.support.agreement import agree, contributions
+from tests.support.family import Board
+from tests.support.host_faults import Driver, agents_of
+from tests.support.processes import finding_tests
 
 WARM_UP, MORE = 30, 40
 RANKS, HOSTS = 4, 2
@@ -140,7 +139,7 @@ def test_a_torchrun_of_each_host_starts_it_again_alone(tmp_path, driver):
     for host in range(HOSTS):
         with (tmp_path / f"launcher-{host}").open("wb") as said:
             command = [sys.executable, "-m", "torch.distributed.run", "--node-rank", str(host), *options, *script]
-            env = {**os.environ, **TOKEN}
+            env = finding_tests(**TOKEN)
             launchers.append(subprocess.Popen(command, env=env, stdout=said, stderr=subprocess.STDOUT))
     try:
         driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")

@@ -2,35 +2,44 @@
 
 from collections import Counter
 
-import family
 import pytest
-import ranks
 import torch
-from test_family import CHOICES, check
-from test_rounds import contributions
 
 import outpace
 from outpace import strategies
+from tests.support import family, ranks
+from tests.support.agreement import contributions
+from tests.support.family_checks import CHOICES, check
+from tests.support.launches import in_one_launch
 
 ON_THREE = ("eager-majority", "wagma", "d-psgd", "ad-psgd", "sgp", "dsgd-aau", "ringmaster")
 
 
-def check_each(names, count, hosts):
-    chosen = [CHOICES.get(name, name) for name in names]
-    runs = outpace.spawn(family.train_each, count, (chosen, 16), hosts=hosts)
-    for name, seen in zip(names, zip(*runs, strict=True), strict=True):
-        check(seen, name)
+def trained(names, count, hosts):
+    cases = {name: (CHOICES.get(name, name), 16, True) for name in names}
+    return in_one_launch(family.train, count, cases, hosts=hosts)
+
+
+@pytest.fixture(scope="module")
+def on_two():
+    return trained(strategies.names(), 4, 2)
+
+
+@pytest.fixture(scope="module")
+def on_three():
+    return trained(ON_THREE, 5, 3)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("part", range(4))
-def test_every_strategy_ends_with_the_same_bits_on_two_hosts(part):
-    check_each(strategies.names()[part::4], 4, 2)
+@pytest.mark.parametrize("name", strategies.names())
+def test_every_strategy_ends_with_the_same_bits_on_two_hosts(name, on_two):
+    check(on_two[name], name)
 
 
 @pytest.mark.timeout(600)
-def test_strategies_end_with_the_same_bits_on_three_hosts_of_different_sizes():
-    check_each(ON_THREE, 5, 3)
+@pytest.mark.parametrize("name", ON_THREE)
+def test_strategies_end_with_the_same_bits_on_three_hosts_of_different_sizes(name, on_three):
+    check(on_three[name], name)
 
 
 def test_two_hosts_of_four_ranks_are_one_of_eight_but_for_rounding():

@@ -6,7 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import outpace
-from tests.interrupts import handler_at, interrupted_at, raising
+from tests.support.interrupts import handler_at, interrupted_at, raising
 
 CALLS = ("step", "synchronize", "load_state_dict", "finish")
 

@@ -4,47 +4,29 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-import launched
 import pytest
-import ranks
 
 import outpace
-
-HERE = Path(__file__).parent
+from tests.support import launched, ranks
+from tests.support.processes import exists, finding_tests, hear_ctrl_c, until
 
 
 def start_launcher(directory: Path) -> tuple[subprocess.Popen, list[int]]:
     """A launcher whose three ranks train, and their process ids."""
-    command = [sys.executable, str(HERE / "launched.py"), "launcher", str(directory)]
+    command = [sys.executable, launched.__file__, "launcher", str(directory)]
     process = subprocess.Popen(
-        command, start_new_session=True, stderr=subprocess.PIPE, text=True, preexec_fn=hear_ctrl_c
+        command,
+        env=finding_tests(),
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,
     )
     files = [directory / f"{rank}.pid" for rank in range(3)]
     until(lambda: all(f.exists() and f.read_text() for f in files))
     return process, [int(f.read_text()) for f in files]
-
-
-def hear_ctrl_c() -> None:
-    """A shell has its background jobs ignore SIGINT, nohup SIGHUP, and so does all they start: these tests among it."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)
-
-
-def until(condition, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it never came to that"
-        time.sleep(0.01)
-
-
-def exists(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def test_ctrl_c_ends_all_ranks_with_exit_code_130_and_no_noise(tmp_path):

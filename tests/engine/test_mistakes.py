@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 
-import mistakes
 import numpy
 import pytest
 import torch
@@ -22,6 +21,7 @@ from outpace.protocol.events import Arrive
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.vector import VectorLayout
+from tests.support import mistakes
 
 
 def optimizer() -> torch.optim.Optimizer:

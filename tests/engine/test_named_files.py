@@ -13,7 +13,7 @@ import torch
 
 import outpace
 from outpace.engines.arena import arena
-from tests.interrupts import handler_at
+from tests.support.interrupts import handler_at
 
 SWEEP = "import os; from outpace.engines.arena import arena; arena.create_files(); os._exit(0)"  # as if killed
 START = """

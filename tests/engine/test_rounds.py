@@ -3,52 +3,59 @@
 from collections import Counter
 
 import pytest
-import ranks
 
 import outpace
+from tests.support import ranks
+from tests.support.agreement import agree, contributions
+from tests.support.launches import in_one_launch
 
 STRATEGIES = ["eager-solo", "eager-majority", "eager:quorum=2"]
 
 
-def agree(reports: list[ranks.Report]) -> dict[int, str]:
-    """All replicas had the same bits after every round they both applied; returns the digest of each round."""
-    seen: dict[int, str] = {}
-    for report in reports:
-        for number, found in report.digests.items():
-            assert seen.setdefault(number, found) == found, f"rank {report.rank} differs after round {number}"
-    assert len({report.final for report in reports}) == 1
-    return seen
+OPTIMIZERS = ["sgd", "adamw"]
+STEPS = 200
+LATE = ["carry", "count", "drop"]
+QUORUMS = ["solo", "majority", "full", 3, 0.75, "adaptive", "majority-random"]
 
 
-def contributions(reports: list[ranks.Report]) -> list[tuple[int, int, int]]:
-    """All contributions that any round took in. Every rank that applied a round saw the same set."""
-    rounds: dict[int, list[tuple[int, int, int]]] = {}
-    for report in reports:
-        for number, members in report.rounds.items():
-            assert rounds.setdefault(number, members) == members
-    return [c for members in rounds.values() for c in members]
+@pytest.fixture(scope="module", params=[1, 2, 3, 5, 8])
+def trained(request):
+    """(how many ranks, what they report of each strategy and optimizer): one world trains with one after the other."""
+    world = request.param
+    cases = {
+        (strategy, optimizer): ("eager:quorum=1" if world == 1 and "=2" in strategy else strategy, STEPS, optimizer)
+        for strategy in STRATEGIES
+        for optimizer in OPTIMIZERS
+    }
+    return world, in_one_launch(ranks.train, world, cases)
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 5, 8])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_weights_and_optimizer_state_are_bit_identical_after_every_round(world, strategy, optimizer):
-    if strategy.endswith("=2") and world == 1:
-        strategy = "eager:quorum=1"
-    steps = 200
-    reports = outpace.spawn(ranks.train, world, (strategy, steps, optimizer))
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_weights_and_optimizer_state_are_bit_identical_after_every_round(trained, strategy, optimizer):
+    world, reports_of = trained
+    reports = reports_of[strategy, optimizer]
     agree(reports)
     given = contributions(reports)
     dropped = sum(r.dropped for r in reports[0].stats.ranks)
     assert max(Counter(given).values()) == 1
-    assert len(given) + dropped == world * steps
+    assert len(given) + dropped == world * STEPS
 
 
-@pytest.mark.parametrize("late", ["carry", "count", "drop"])
-@pytest.mark.parametrize("quorum", ["solo", "majority", "full", 3, 0.75, "adaptive", "majority-random"])
-def test_every_contribution_is_applied_exactly_once_or_recorded_as_dropped(quorum, late):
-    world, steps = 4, 60
-    reports = outpace.spawn(ranks.count, world, (f"eager:quorum={quorum},late={late},max_staleness=4", steps))
+@pytest.fixture(scope="module")
+def counted():
+    cases = {
+        (quorum, late): (f"eager:quorum={quorum},late={late},max_staleness=4", 60)
+        for quorum in QUORUMS
+        for late in LATE
+    }
+    return in_one_launch(ranks.count, 4, cases)
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("quorum", QUORUMS)
+def test_every_contribution_is_applied_exactly_once_or_recorded_as_dropped(quorum, late, counted):
+    reports = counted[quorum, late]
     agree(reports)
     counts = [value for row in reports[0].counts for value in row]
     dropped = sum(r.dropped for r in reports[0].stats.ranks)

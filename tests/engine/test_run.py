@@ -8,8 +8,9 @@ import sys
 from collections import Counter
 
 import pytest
-from jobs import SCRIPT, running, training
-from test_launch import exists, until
+
+from tests.support.jobs import SCRIPT, running, training, warm_training
+from tests.support.processes import exists, until
 
 
 def agree(job) -> None:
@@ -46,7 +47,7 @@ def assert_exactly_once(job) -> None:
 
 
 def test_ranks_that_are_killed_again_and_again_come_back_and_nothing_is_lost_or_doubled(tmp_path):
-    with training(tmp_path, 3, "count") as job:
+    with warm_training(tmp_path, 3, "count") as job:
         job.await_all("trained")
         lives = dict.fromkeys(range(3), 1)
         for victims in ([0, 2], [0]):  # rank 1 stays, who has seen all rounds
@@ -69,7 +70,7 @@ def test_ranks_that_are_killed_again_and_again_come_back_and_nothing_is_lost_or_
 
 
 def test_ranks_that_die_before_they_have_joined_are_started_again_and_all_go_on(tmp_path):
-    with training(tmp_path, 3, "dies_before_joining") as job:
+    with warm_training(tmp_path, 3, "dies_before_joining") as job:
         job.await_all("trained", life=2)
         job.stop_training()
         assert job.end() == 0, job.errors
@@ -78,7 +79,7 @@ def test_ranks_that_die_before_they_have_joined_are_started_again_and_all_go_on(
 
 
 def test_a_rank_comes_back_to_all_its_optimizers_and_not_to_an_old_checkpoint(tmp_path):
-    with training(tmp_path, 2, "two_optimizers") as job:
+    with warm_training(tmp_path, 2, "two_optimizers") as job:
         job.await_all("trained")
         job.kill(0)
         until(lambda: job.has(0, "trained", 2), 120)
@@ -150,7 +151,7 @@ def test_what_could_still_wake_up_of_a_dead_rank_is_killed_before_its_replacemen
 
 
 def test_workers_of_a_killed_rank_neither_hide_its_death_nor_outlive_it(tmp_path):
-    with training(tmp_path, 2, "with_data_loaders") as job:
+    with warm_training(tmp_path, 2, "with_data_loaders") as job:
         job.await_all("trained")
         workers = job.read(1, "workers")
         assert all(map(exists, workers))
@@ -174,7 +175,7 @@ def test_a_rank_that_fails_again_and_again_ends_the_run_with_its_own_traceback_l
 
 
 def test_fewer_ranks_than_min_ranks_end_the_run_with_below_quorum(tmp_path):
-    with training(tmp_path, 3, "count", "--min-ranks", "3") as job:
+    with warm_training(tmp_path, 3, "count", "--min-ranks", "3") as job:
         job.await_all("trained")
         job.kill(0)
         assert job.end(60) == 1
@@ -185,7 +186,7 @@ def test_fewer_ranks_than_min_ranks_end_the_run_with_below_quorum(tmp_path):
 
 
 def test_when_no_rank_is_left_nothing_begins_anew(tmp_path):
-    with training(tmp_path, 2, "count") as job:
+    with warm_training(tmp_path, 2, "count") as job:
         job.await_all("trained")
         for rank in (0, 1):
             job.kill(rank, number=signal.SIGSTOP)  # so that both die before either is started again

@@ -4,13 +4,13 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from jobs import running, training
-from test_launch import exists, until
 
-HERE = Path(__file__).parent
+from tests.support import interrupted
+from tests.support.jobs import running, training
+from tests.support.processes import exists, until
+
 NOTING = """
 import json, os, signal, sys, time
 def note(what):
@@ -74,6 +74,6 @@ def test_no_rank_outlives_a_killed_launcher(tmp_path):
 
 
 def test_a_launcher_interrupted_at_random_instants_leaves_nothing(tmp_path):
-    command = [sys.executable, str(HERE / "interrupted.py"), "24", "0", str(tmp_path)]
+    command = [sys.executable, interrupted.__file__, "24", "0", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=170)
     assert done.stdout == "24 of 24 clean\n", done.stdout + done.stderr

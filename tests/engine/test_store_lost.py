@@ -5,10 +5,10 @@ import signal
 import socket
 
 import pytest
-import store_faults
-from held_store import held_store
 
 import outpace
+from tests.support import store_faults
+from tests.support.held_store import held_store
 
 SLACK_S = 15.0  #: for a machine that has other things to do
 AGENT_S = 30.0  #: within which an agent has surely imported torch there

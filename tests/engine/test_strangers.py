@@ -1,10 +1,10 @@
 """Whoever reaches the store or the agents' ports can stop a job at worst: no round is forged, junk changes nothing."""
 
 import pytest
-import strangers
-from held_store import held_store
 
 import outpace
+from tests.support import strangers
+from tests.support.held_store import held_store
 
 STEPS = 60
 TAMPERED = "that no rank of this job wrote"

@@ -10,7 +10,6 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import joining
 import pytest
 from torch.distributed import HashStore, PrefixStore
 
@@ -21,8 +20,10 @@ from outpace.engines.cluster.joining import Start
 from outpace.engines.cluster.open import key_of, nonce_of
 from outpace.engines.cluster.sealing import SealedStore, Tampered
 from outpace.job.environment import Place
+from tests.support import joining
+from tests.support.processes import python_path
 
-HERE = Path(__file__).parent
+NO_PICKLES = Path(joining.__file__).with_name("no_pickles")
 _store, _serials = HashStore(), itertools.count()
 
 
@@ -130,7 +131,7 @@ def test_nonces_of_another_job_with_the_same_token_make_no_host_take_up_its_key(
 
 def test_one_token_for_all_hosts_and_no_pickles(tmp_path):
     noted = tmp_path / "unpickled"
-    env = {"OUTPACE_TOKEN": "a secret", "UNPICKLED": str(noted), "PYTHONPATH": _path(HERE / "no_pickles")}
+    env = {"OUTPACE_TOKEN": "a secret", "UNPICKLED": str(noted), "PYTHONPATH": python_path(NO_PICKLES)}
     finals = outpace.spawn(joining.train_without_pickles, 2, hosts=2, env=env)
     assert len(set(finals)) == 1
     assert len((tmp_path / "unpickled.agents").read_text().split()) == 2, "the agents were not looked at"
@@ -139,13 +140,9 @@ def test_one_token_for_all_hosts_and_no_pickles(tmp_path):
 
 def test_the_look_out_for_pickles_notices_one(tmp_path):
     code = f"import sitecustomize, pickle; sitecustomize.refuse(); pickle.loads({pickle.dumps(1)!r})"
-    env = {**os.environ, "UNPICKLED": str(tmp_path / "unpickled"), "PYTHONPATH": str(HERE / "no_pickles")}
+    env = {**os.environ, "UNPICKLED": str(tmp_path / "unpickled"), "PYTHONPATH": str(NO_PICKLES)}
     assert subprocess.run([sys.executable, "-c", code], env=env, capture_output=True).returncode == 1
     assert (tmp_path / "unpickled").exists()
-
-
-def _path(*first: Path) -> str:
-    return os.pathsep.join([*map(str, first), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 
 # -- certificates ------------------------------------------------------------------------------------------------------
@@ -197,13 +194,14 @@ def test_certificates_for_a_transport_without_them_are_refused(certificates):
 
 def test_another_backend_joins_the_agents(tmp_path):
     used = tmp_path / "used"
-    env = {backend.BACKEND: "own_backend:own", "OWN_BACKEND_USED": str(used), "PYTHONPATH": _path(HERE)}
+    own = "tests.support.own_backend:own"
+    env = {backend.BACKEND: own, "OWN_BACKEND_USED": str(used), "PYTHONPATH": python_path()}
     finals = outpace.spawn(joining.train, 2, hosts=2, env=env)
     assert len(set(finals)) == 1
     assert len(used.read_text().split()) >= 2, "the agents did not use it"
 
 
-@pytest.mark.parametrize("name", ["nonsense", "own_backend:nonsense", "no_such_module:own"])
+@pytest.mark.parametrize("name", ["nonsense", "tests.support.own_backend:nonsense", "no_such_module:own"])
 def test_a_backend_that_is_not_there_is_named_at_once(name):
     for words in outpace.spawn(joining.begin, 2, hosts=2, env={backend.BACKEND: name}):
         assert f"{backend.BACKEND}=" in words

@@ -1,7 +1,6 @@
 """Every process knows which rank it is, or says what it would have to be told; it never trains alone by mistake."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
@@ -13,8 +12,9 @@ from hypothesis import strategies as st
 
 import outpace
 from outpace.job.environment import Group, Place, place_of
+from tests.support import started_by_hand
+from tests.support.processes import finding_tests
 
-HERE = Path(__file__).parent
 LAUNCHERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "MASTER_ADDR")
 LAUNCHERS += ("MASTER_PORT", "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT")
 
@@ -120,11 +120,11 @@ def test_a_disagreement_is_said_once(caplog):
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    return {**{name: value for name, value in os.environ.items() if name not in LAUNCHERS}, **more}
+    return {**{name: value for name, value in finding_tests().items() if name not in LAUNCHERS}, **more}
 
 
 def run(scenario: str, directory: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(HERE / "started_by_hand.py"), scenario, str(directory), *arguments]
+    command = [sys.executable, started_by_hand.__file__, scenario, str(directory), *arguments]
     return subprocess.run(command, env=clean_environment(**env), capture_output=True, text=True, timeout=240)
 
 
@@ -168,7 +168,7 @@ def test_ranks_of_mp_spawn_on_several_machines_find_out_who_shares_one(tmp_path)
 
 def test_processes_that_a_framework_started_by_popen_train_one_model(tmp_path):
     said = {"NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    command = [sys.executable, str(HERE / "started_by_hand.py"), "alone", str(tmp_path)]
+    command = [sys.executable, started_by_hand.__file__, "alone", str(tmp_path)]
     ranks = [subprocess.Popen(command, env=clean_environment(**said, LOCAL_RANK=str(rank))) for rank in range(2)]
     assert [rank.wait(240) for rank in ranks] == [0, 0]
     first, second = reports(tmp_path)

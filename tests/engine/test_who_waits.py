@@ -7,18 +7,17 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import family
 import pytest
-import ranks
-from family import BETWEEN_STEPS, VICTIMS_STEPS, Board, Seen
 
 import outpace
+from tests.support import family, ranks
+from tests.support.family import BETWEEN_STEPS, VICTIMS_STEPS, Board, Seen
 
 WORLD, VICTIM = 4, 2
 OTHERS = [rank for rank in range(WORLD) if rank != VICTIM]
 MORE = 30  # steps that each of the others makes without the victim
 AFTER_A_CUT = 150  # likewise, so many that snapshots are made and the log is cut
-STOPPED_S = 3.0
+STOPPED_S = 1.0  # hundreds of steps of whoever does not wait
 PATIENCE_S = 60.0  # no measure of anything: a hang becomes an error
 MID_STEP = ["before-append", "after-append", "before-wake"]
 

@@ -3,11 +3,11 @@
 import os
 
 import pytest
-from test_rounds import agree
 
 import outpace
 from outpace.observe.reader import read_trace
-from tests.faults import troubled
+from tests.support import troubled
+from tests.support.agreement import agree
 
 WORLD, STEPS = 3, 250
 

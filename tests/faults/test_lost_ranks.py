@@ -1,11 +1,11 @@
 """Ranks are killed one after the other: the rest go on while there are enough, and then all end with the reason."""
 
 import pytest
-from test_rounds import agree
 
-from tests.faults import troubled
 from tests.faults.soak import injectors
-from tests.faults.watching import watched
+from tests.support import troubled
+from tests.support.agreement import agree
+from tests.support.watching import watched
 
 WORLD = 5
 END_WITHIN_S = 10.0  # a second on a quiet machine; these tests run on busy ones

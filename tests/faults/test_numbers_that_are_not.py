@@ -3,10 +3,10 @@
 import math
 
 import pytest
-from test_rounds import agree
 
 import outpace
-from tests.faults import troubled
+from tests.support import troubled
+from tests.support.agreement import agree
 
 AT, RANK, STEPS = [3, 4, 11], 1, 20
 

@@ -4,11 +4,11 @@ import multiprocessing
 from collections import Counter
 
 import pytest
-from test_rounds import agree, contributions
 
-from tests.faults import troubled
 from tests.faults.soak import injectors
-from tests.faults.watching import watched
+from tests.support import troubled
+from tests.support.agreement import agree, contributions
+from tests.support.watching import watched
 
 WORLD, VICTIM = 4, 3
 OTHERS = [rank for rank in range(WORLD) if rank != VICTIM]

@@ -20,6 +20,7 @@ from typing import IO, Any
 from tests.network.commands import NetworkError
 from tests.network.host import Host
 from tests.network.namespaces import Hosts
+from tests.support.processes import python_path
 
 TIMEOUT_S = 120.0
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
@@ -196,7 +197,7 @@ def plain(
 
 
 def _variables(env: Mapping[str, str] | None, plain_gloo: bool, hosts: Hosts) -> dict[str, str]:
-    usual = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    usual = {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "PYTHONPATH": python_path()}
     gloo = {GLOO_INTERFACE: hosts[0].interface} if plain_gloo else {}
     return {**usual, **gloo, **(env or {})}
 

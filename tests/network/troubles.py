@@ -7,7 +7,6 @@ holds the store and is left alone; the last one gets into trouble.
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -19,11 +18,8 @@ from typing import Any
 
 from tests.network.launch import Job, plain
 from tests.network.namespaces import Hosts
-
-sys.path.append(str(Path(__file__).parents[1] / "engine"))  # whose ranks these are, and who makes their faults
-
-from family import Board
-from host_faults import Driver, agents_of
+from tests.support.family import Board
+from tests.support.host_faults import Driver, agents_of
 
 PROGRAM = Path(__file__).parent / "programs" / "counting.py"
 WARM_UP, MORE = 30, 40  #: steps of every rank before the trouble, and of everybody who can after it

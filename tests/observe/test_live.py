@@ -7,11 +7,11 @@ import random
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from made_traces import BOOT_NS, MS, UNIX_S, balanced, eager, header, steps, write
 
 from outpace.observe import live as following
 from outpace.observe.live import Follower, current_run
 from outpace.observe.reader import read_trace
+from tests.support.made_traces import BOOT_NS, MS, UNIX_S, balanced, eager, header, steps, write
 
 NOW = BOOT_NS + 60 * MS
 

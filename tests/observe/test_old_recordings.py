@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from made_traces import eager
 
 from outpace.cli.trace import to_json
 from outpace.observe.live import Follower
 from outpace.observe.perfetto import to_chrome
 from outpace.observe.reader import read_trace
 from outpace.observe.schema import Header, Step, TracedRound, parse, to_bytes
+from tests.support.made_traces import eager
 
 OLD = Path(__file__).parent / "data" / "0.1.0"
 NOW_NS = 1_257_200_000_000  # soon after they ended

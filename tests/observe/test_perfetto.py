@@ -2,13 +2,13 @@ import itertools
 import json
 from collections import Counter
 
-import made_traces
 import pytest
-from made_traces import header, steps, write
 
 from outpace.errors import OutpaceError
 from outpace.observe.perfetto import to_chrome, write_chrome
 from outpace.observe.reader import read_trace
+from tests.support import made_traces
+from tests.support.made_traces import header, steps, write
 
 
 @pytest.fixture

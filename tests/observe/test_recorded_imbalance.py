@@ -1,11 +1,11 @@
-import made_traces
 import pytest
-from made_traces import header, steps, write
 
 from outpace.errors import InvalidRules, TraceInvalid
 from outpace.imbalance import imbalance
 from outpace.imbalance.recorded import Recorded, Replay
 from outpace.observe.reader import read_trace
+from tests.support import made_traces
+from tests.support.made_traces import header, steps, write
 
 
 def lengths(model, rank, count, world=2):

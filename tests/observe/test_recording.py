@@ -7,7 +7,6 @@ import sys
 from collections import Counter
 
 import pytest
-import recording_ranks
 import torch
 
 import outpace
@@ -16,6 +15,7 @@ from outpace.observe import figures
 from outpace.observe.perfetto import to_chrome
 from outpace.observe.reader import read_trace
 from outpace.simulation.own_loop import simulate
+from tests.support import recording_ranks
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}
 STEPS = 8

@@ -8,7 +8,6 @@ import sys
 import threading
 
 import pytest
-import recording_ranks
 import torch
 from msgspec.structs import replace
 
@@ -19,6 +18,7 @@ from outpace.observe.recorder import Recorder, file_of
 from outpace.observe.schema import Header, loop_step, strategy_step, traced_round
 from outpace.protocol.round import Contribution, Round
 from outpace.simulation.own_loop import simulate
+from tests.support import recording_ranks
 
 MS = 1_000_000
 HEADER = Header.here(0, 2, "eager-solo", 4096)

@@ -4,7 +4,6 @@ import json
 import tempfile
 from pathlib import Path
 
-import made_traces
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -12,6 +11,7 @@ from outpace.cli.trace import print_report, to_json
 from outpace.errors import TraceInvalid
 from outpace.observe.perfetto import to_chrome
 from outpace.observe.reader import read_trace
+from tests.support import made_traces
 
 
 def files() -> list[bytes]:

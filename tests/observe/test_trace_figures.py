@@ -1,9 +1,9 @@
-import made_traces
 import pytest
-from made_traces import header, steps, write
 
 from outpace.observe import figures
 from outpace.observe.reader import read_trace
+from tests.support import made_traces
+from tests.support.made_traces import header, steps, write
 
 
 @pytest.fixture

@@ -1,12 +1,12 @@
 import json
 
-import made_traces
 import pytest
-from made_traces import BOOT_NS, MS, UNIX_S, header, steps, write
 
 from outpace.errors import OutpaceError, TraceInvalid
 from outpace.observe.reader import read_trace
 from outpace.observe.schema import Given, Pause
+from tests.support import made_traces
+from tests.support.made_traces import BOOT_NS, MS, UNIX_S, header, steps, write
 
 
 def test_a_trace_is_read_with_every_step_of_every_rank(tmp_path):

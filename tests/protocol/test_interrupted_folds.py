@@ -26,7 +26,7 @@ from outpace.interface import Contents
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
-from tests.interrupts import handler_at, interrupted_at, raising
+from tests.support.interrupts import handler_at, interrupted_at, raising
 
 from .simulated_ranks import Choice
 from .test_ledger_properties import CHOICES, all_rules, log_of, plain

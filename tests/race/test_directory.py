@@ -7,11 +7,11 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raced_by_hand import attempt, race
 
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid
 from outpace.race import directory
 from outpace.race.result import Attempt
+from tests.support.raced_by_hand import attempt, race
 
 RACE = race(("ddp", [attempt(3.0, (0.0, 0.5), (3.0, 0.75))]), ("wagma", [Attempt(0, "02-wagma", error="it failed")]))
 

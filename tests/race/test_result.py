@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import pytest
-from raced_by_hand import attempt, race
 
 from outpace.race.result import Attempt
+from tests.support.raced_by_hand import attempt, race
 
 SLOW = attempt(10.0, (0.0, 0.1), (4.0, 0.5), (8.0, 0.89), (10.0, 0.9))
 FAST = attempt(5.0, (0.0, 0.1), (2.0, 0.6), (4.0, 0.885), (5.0, 0.88))

@@ -12,11 +12,11 @@ import subprocess
 from html import unescape
 from pathlib import Path
 
-import made_races
 import pytest
-from devtools import Browser
 
 from outpace.race.report.page import render
+from tests.support import made_races
+from tests.support.devtools import Browser
 
 FLAGS = [
     "--no-sandbox",

@@ -6,7 +6,6 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-import made_races
 import pytest
 
 from outpace.observe.trace import RankTrace, Trace
@@ -14,6 +13,7 @@ from outpace.race.report import charts as report_charts
 from outpace.race.report.layout import MOST_POINTS, looks, thinned, wrapped
 from outpace.race.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, timeline_figure, window
 from outpace.workloads.base import LOSS
+from tests.support import made_races
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,15 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
-import made_races
 import pytest
-from made_races import Run, failed, plain
 
 from outpace.errors import OutpaceError, TraceInvalid
 from outpace.race.directory import save
 from outpace.race.report.page import render, write
 from outpace.race.result import Entry, Settings
 from outpace.workloads.base import Metric
+from tests.support import made_races
+from tests.support.made_races import Run, failed, plain
 
 HOSTILE = '</script><script>alert(1)</script><img src=x onerror="alert(2)">\'&{{ 7 * 7 }}'
 

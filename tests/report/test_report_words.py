@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-import made_races
-from made_races import duel, failed, plain
-
 from outpace.race.report.words import headline_figures, sentences, verdict
 from outpace.race.result import Entry, Race, Settings
 from outpace.workloads.base import LOSS
+from tests.support import made_races
+from tests.support.made_races import duel, failed, plain
 
 
 def race(*entries: Entry, **changes) -> Race:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from by_hand import Table, Walk, assert_near, noise, plain, rounds_of, sgd, versions, walk_in_rounds
 from torch import Tensor, nn
 
 from outpace.simulation import Scenario, simulate_training
 from outpace.workloads import Score, Workload
+from tests.support.by_hand import Table, Walk, assert_near, noise, plain, rounds_of, sgd, versions, walk_in_rounds
 
 PARTS = 8
 ROUNDS = 5

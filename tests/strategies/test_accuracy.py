@@ -40,7 +40,12 @@ def accuracy(name: str) -> float:
     return found
 
 
-@pytest.mark.parametrize("name", [*names(), "allreduce:codec=bf16", "allreduce:codec=ok-topk:density=0.1"])
+#: The others are long together: `make test-all` has them.
+FEW = ("eager-majority", "local-sgd", "wagma", "allreduce:codec=ok-topk:density=0.1")
+MANY = [name for name in [*names(), "allreduce:codec=bf16"] if name not in FEW]
+
+
+@pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.long) for name in MANY)])
 def test_it_is_as_accurate_as_allreduce(name):
     assert accuracy("allreduce") > 0.95
     assert accuracy(name) > accuracy("allreduce") - WITHIN

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from by_hand import Maker, assert_near, noise, plain, sgd, walk
 from torch import Tensor
 
 from outpace.strategies.registry import names
+from tests.support.by_hand import Maker, assert_near, noise, plain, sgd, walk
 
 STEPS = 12
 MINIMA = noise(STEPS, 5, seed=3)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from by_hand import Maker, Table, assert_near, at, basis, first_only, plain, quadratics, sgd, walk
-from gossip_by_hand import MINIMA, START, UNEVEN, matrix, pulled
 
 from outpace.strategies.gossip import DPSGD, Matcha
+from tests.support.by_hand import Maker, Table, assert_near, at, basis, first_only, plain, quadratics, sgd, walk
+from tests.support.gossip_by_hand import MINIMA, START, UNEVEN, matrix, pulled
 
 # -- a complete graph is allreduce -------------------------------------------------------------------------------------
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 import sys
 
 import pytest
 import torch
-from by_hand import Table, assert_near, at, first_only, noise, quadratics, sgd, walk, walk_in_rounds
-from gossip_by_hand import MINIMA, START, UNEVEN, matrix, pulled
 from torch import Tensor
 
 from outpace.mixing import matchings, schedules, topology
+from tests.support.by_hand import Table, assert_near, at, first_only, noise, quadratics, sgd, walk, walk_in_rounds
+from tests.support.gossip_by_hand import MINIMA, START, UNEVEN, matrix, pulled
+from tests.support.processes import finding_tests
 
 # -- MATCHA ------------------------------------------------------------------------------------------------------------
 
@@ -58,10 +58,10 @@ def drawn() -> str:
 
 
 def test_another_process_that_hashes_and_draws_differently_draws_the_same() -> None:
-    script = "import random; random.seed(99); import test_gossip_kinds_invariants as here; print(here.drawn())"
+    script = f"import random; random.seed(99); from {__name__} import drawn; print(drawn())"
     there = subprocess.run(
         [sys.executable, "-c", script],
-        env={**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": os.path.dirname(__file__)},
+        env=finding_tests(PYTHONHASHSEED="1"),
         check=True,
         capture_output=True,
         text=True,

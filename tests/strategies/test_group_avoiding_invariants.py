@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from by_hand import Look, Table, Walk, assert_near, noise, quadratics, sgd, walk
 from torch import Tensor
 
 from outpace.protocol.events import Event, Publish
 from outpace.simulation import Scenario, simulate_timing
 from outpace.strategies.wagma import Wagma
+from tests.support.by_hand import Look, Table, Walk, assert_near, noise, quadratics, sgd, walk
 
 MINIMA = noise(8, 3, seed=10)
 CURVATURES = torch.linspace(0.5, 2.0, 8, dtype=torch.float64)

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from by_hand import Maker, Table, Walk, assert_near, at, noise, quadratics, sgd, walk
 from torch import Tensor
 
 from outpace.strategies.wagma import Wagma
+from tests.support.by_hand import Maker, Table, Walk, assert_near, at, noise, quadratics, sgd, walk
 
 MINIMA = noise(8, 3, seed=10)
 CURVATURES = torch.linspace(0.5, 2.0, 8, dtype=torch.float64)

@@ -7,7 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from by_hand import (
+from torch import Tensor
+
+from outpace.protocol.round import Round
+from outpace.protocol.threshold import CANDIDATES, score
+from tests.support.by_hand import (
     Table,
     Walk,
     assert_near,
@@ -20,10 +24,6 @@ from by_hand import (
     walk,
     walk_in_rounds,
 )
-from torch import Tensor
-
-from outpace.protocol.round import Round
-from outpace.protocol.threshold import CANDIDATES, score
 
 PARTS = 8
 WORLD = 4

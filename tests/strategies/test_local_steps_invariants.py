@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from by_hand import Maker, Table, Walk, assert_near, at, first_only, noise, plain, quadratics, sgd, walk
 from torch import Tensor
 
 from outpace.engines.virtual.training import TrainingEngine
 from outpace.interface import Contents, Work
 from outpace.mixing.schedules import pairs
 from outpace.strategies import strategy as by_name
+from tests.support.by_hand import Maker, Table, Walk, assert_near, at, first_only, noise, plain, quadratics, sgd, walk
 
 MINIMA = noise(4, 3, seed=9)
 CURVATURES = torch.tensor([0.5, 1.0, 1.5, 2.0], dtype=torch.float64)

@@ -10,8 +10,9 @@ from functools import cache
 
 import pytest
 import torch
-from by_hand import assert_near, at, noise, quadratics, sgd, walk
 from torch import Tensor
+
+from tests.support.by_hand import assert_near, at, noise, quadratics, sgd, walk
 
 MINIMA = noise(6, 3, seed=0)
 CURVATURES = torch.linspace(1.0, 3.0, 6, dtype=torch.float64)

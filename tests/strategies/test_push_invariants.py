@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from by_hand import Table, Walk, assert_near, at, first_only, noise, quadratics, walk
 from torch import Tensor
 
 from outpace.engines.virtual.training import TrainingEngine
 from outpace.mixing.schedules import push_peers
+from tests.support.by_hand import Table, Walk, assert_near, at, first_only, noise, quadratics, walk
 
 START = [1.0, -2.0, 0.5]
 

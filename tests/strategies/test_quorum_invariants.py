@@ -7,12 +7,24 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
-from by_hand import Maker, Table, Walk, assert_near, noise, plain, quadratics, rounds_of, sgd, versions, walk
 from torch import Tensor
 
 import outpace
 from outpace.protocol.round import Round
 from outpace.simulation import Scenario, simulate_timing
+from tests.support.by_hand import (
+    Maker,
+    Table,
+    Walk,
+    assert_near,
+    noise,
+    plain,
+    quadratics,
+    rounds_of,
+    sgd,
+    versions,
+    walk,
+)
 
 WORLD = 5
 MINIMA = noise(WORLD, 3, seed=11)

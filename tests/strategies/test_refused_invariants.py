@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from by_hand import Table, sgd, walk, walk_in_rounds
 
 from outpace.errors import InvalidRules, RankFailed, UnknownName
 from outpace.protocol.events import Arrive, Event
 from outpace.simulation import Scenario, simulate_timing
 from outpace.strategies import strategy
 from outpace.strategies.registry import names
+from tests.support.by_hand import Table, sgd, walk, walk_in_rounds
 
 WRONG = {
     "wagma:group_size=5": "groups of 5 cannot be made of 4 ranks.*choose a size from 1 to 4",

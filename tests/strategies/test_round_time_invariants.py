@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 import pytest
-from by_hand import Table
 
 from outpace.mixing.schedules import pairs, push_sources
 from outpace.protocol.events import Done, Event, Finish, Publish
 from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.strategies import strategy
+from tests.support.by_hand import Table
 
 PARTS = 8
 MS = (80, 112, 96, 168, 104)  # what each rank needs for a step; 10, 14, 12, 21 and 13 for a micro-batch

@@ -4,13 +4,13 @@ import math
 
 import pytest
 import torch
-from made_hosts import everywhere, made, on_one_machine, over_hosts, reduced, sparse
 
 from outpace.codecs import Codec
 from outpace.engines.cluster.group import Abandoned
 from outpace.engines.cluster.wire import wire_of
 from outpace.errors import OutpaceError
 from outpace.vector import SUPPORTED
+from tests.support.made_hosts import everywhere, made, on_one_machine, over_hosts, reduced, sparse
 
 EVERY = ["none", "bf16", "global-qsgd", "global-qsgd:levels=90", "global-qsgd:levels=9000", "ok-topk:density=0.05"]
 SHARES = [(2, 2), (1, 3), (3, 0), (2, 1, 1), (0, 2, 0), (1,)]  #: contributions of each host

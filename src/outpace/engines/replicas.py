@@ -16,9 +16,9 @@ from outpace.engines.sharing import SharingEngine, Term
 from outpace.engines.sums import weighted_sum
 from outpace.interface import Contents, Notes, Replica, Result, Work
 from outpace.protocol.events import Claim, Snapshot, Sync
+from outpace.protocol.results import SnapshotPlace
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
-from outpace.protocol.snapshots import SnapshotPlace
 
 OVERDUE_S = 0.1  #: a snapshot due for so long, which nobody writes, is written by whoever waits
 WRITING_S = 2.0  #: so is one that somebody has been writing for so long: that rank may be stopped

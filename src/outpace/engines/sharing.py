@@ -16,9 +16,9 @@ from outpace.interface import Notes, Work
 from outpace.protocol.events import Publish, Read, Swap, Withdraw
 from outpace.protocol.hosts import address
 from outpace.protocol.outcome import OutcomeKind
-from outpace.protocol.publications import Frozen, Publication, Shelf
 from outpace.protocol.published import EVERYBODY, Published
 from outpace.protocol.rules import Rules
+from outpace.protocol.shelves import Frozen, Publication, Shelf
 
 Term = tuple[Publication, float]
 UNDONE = (OutcomeKind.IGNORED, OutcomeKind.UNKNOWN)  #: a swap that did not take effect, or may not have, is done again
@@ -156,7 +156,7 @@ class SharingEngine(RoundEngine):
         published = self._published
         places = self._places(published.current(ranks) if frozen is None else frozen.among(ranks))
         stamp = published.stamp if frozen is None else frozen.stamp
-        is_held = frozen is not None and published.is_meeting(frozen.number)  # until this rank, too, has read it
+        is_held = frozen is not None and published.is_barrier(frozen.number)  # until this rank, too, has read it
         if any(place[0] != self.rank for place in places):
             await self._travel_of_all(ranks)
             mean = self._mean(places, with_own)

@@ -1,8 +1,8 @@
 """Whom a rank averages with in which step, where that changes from step to step.
 
-Owns SGP's push schedule, gossip's random partners, WAGMA-SGD's groups and DSGD-AAU's path search. The first three
-follow from (seed, step) and the rank alone, so all ranks and machines agree without a message. Only `random()` is
-drawn, whose values no Python version changes, from a private generator that nobody else can disturb.
+Owns SGP's push schedule, gossip's random partners and WAGMA-SGD's groups. All follow from (seed, step) and the rank
+alone, so ranks and machines agree without a message. Only `random()` is drawn, whose values no Python version changes,
+from a private generator that nobody else can disturb.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import random
 from collections.abc import Collection, Iterable
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from outpace.errors import InvalidRules
 
@@ -210,62 +210,3 @@ def _tell(cut: Iterable[list[int]], heard: list[int]) -> None:
 
 def _is_power_of_two(number: int) -> bool:
     return number & (number - 1) == 0
-
-
-class Paths:
-    """Path search of DSGD-AAU (Xiong, Yan, Wang, Li, arXiv 2306.06559): when enough neighbours have finished.
-
-    Ranks that have finished wait until a link between two of them joins parts of the graph that were not joined yet.
-    Then all who wait average; once everything is joined the search starts over. So a fast rank waits for enough
-    neighbours to make progress, never for a particular slow one.
-
-    >>> search = Paths(3, ((0, 1), (1, 2)))
-    >>> search.arrive(0), search.arrive(2), search.arrive(1)  # 0 and 2 are no neighbours
-    (False, False, True)
-    >>> search.close()
-    [0, 1, 2]
-    """
-
-    def __init__(self, world: int, edges: tuple[tuple[int, int], ...]) -> None:
-        self.edges = edges
-        self._neighbours: dict[int, list[int]] = {rank: [] for rank in range(world if edges else 0)}
-        for a, b in edges:
-            self._neighbours[a].append(b)
-            self._neighbours[b].append(a)
-        self._waiting: set[int] = set()
-        self._part = list(range(len(self._neighbours)))  # rank -> the part it belongs to
-
-    def arrive(self, rank: int) -> bool:
-        """This rank has finished and waits. True if that joins two parts."""
-        self._waiting.add(rank)
-        part = self._part
-        return any(part[other] != part[rank] for other in self._neighbours[rank] if other in self._waiting)
-
-    def everybody_waits(self, ranks: Collection[int]) -> bool:
-        """Whether all of these wait, so that nobody is left who could join anything."""
-        return bool(self._waiting) and all(rank in self._waiting for rank in ranks)
-
-    def gone(self, rank: int) -> None:
-        self._waiting.discard(rank)
-
-    def close(self) -> list[int]:
-        """Ends the wait of all who wait, and joins the parts their links join."""
-        members = sorted(self._waiting)
-        for rank in members:
-            for other in self._neighbours[rank]:
-                if other in self._waiting and self._part[other] != self._part[rank]:
-                    old, new = self._part[other], self._part[rank]
-                    self._part = [new if part == old else part for part in self._part]
-        if len(set(self._part)) == 1:
-            self._part = list(range(len(self._part)))
-        self._waiting = set()
-        return members
-
-    def to_state(self) -> dict[str, Any]:
-        return {"waiting": sorted(self._waiting), "part": self._part}
-
-    @classmethod
-    def from_state(cls, world: int, edges: tuple[tuple[int, int], ...], state: dict[str, Any]) -> Paths:
-        paths = cls(world, edges)
-        paths._waiting, paths._part = set(state["waiting"]), list(state["part"])
-        return paths

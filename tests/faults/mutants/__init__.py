@@ -166,7 +166,7 @@ MUTANTS = {
 
 def changes_of(name: str) -> dict[str, Callable[[Any], None]]:
     """By module."""
-    changes = {"ranks": _waits_are_short}
+    changes = {"tests.support.ranks": _waits_are_short}
     return changes if name == CONTROL else {**changes, MUTANTS[name].module: MUTANTS[name].change}
 
 

@@ -63,11 +63,16 @@ def launch(arguments: Sequence[str], output: int, errors: int, environment: dict
         os.dup2(output, 1)
         os.dup2(errors, 2)
         os.environ.update(environment)
-        child.subprocess = SimpleNamespace(Popen=_Fork, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
+        fork_ranks()
         child.HEALTHY_S = 0.0  # a back-off that grows would be all that is measured
         return main(["run", *arguments])
 
     return fork(body)
+
+
+def fork_ranks() -> None:
+    """From now on ranks that this process launches are forks of it."""
+    child.subprocess = SimpleNamespace(Popen=_Fork, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
 
 
 class _Fork:

@@ -12,6 +12,7 @@ from pathlib import Path
 from tests.faults.soak import forked
 from tests.faults.soak.diary import Life
 from tests.faults.soak.plan import Plan
+from tests.support.processes import python_path
 
 RANK = Path(__file__).with_name("rank.py")
 MAX_RESTARTS = 10_000
@@ -28,7 +29,7 @@ class Job:
         self.temporary.mkdir()
         options = ["-n", str(plan.ranks), "--max-restarts", str(MAX_RESTARTS), "--stop-within", "20"]
         program = [str(RANK), str(directory), plan.strategy, str(plan.padding)]
-        environment = {"TMPDIR": str(self.temporary)}
+        environment = {"TMPDIR": str(self.temporary), "PYTHONPATH": python_path()}
         with (directory / "stdout").open("wb") as output, (directory / "stderr").open("wb") as errors:
             files = output.fileno(), errors.fileno()
             if plan.is_forked:

@@ -15,9 +15,7 @@ from pathlib import Path
 import torch
 
 import outpace
-
-sys.path.insert(0, str(Path(__file__).parents[3]))
-from tests.faults.soak.diary import Diary  # the soak is no part of what is installed
+from tests.faults.soak.diary import Diary
 
 COMPUTE_S = 0.020  #: emulated
 LIVES, PLACES = 96, 100

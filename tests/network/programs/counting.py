@@ -8,11 +8,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "engine"))  # whose ranks these are
-
-from host_faults import count_until_ended
+from tests.support.host_faults import count_until_ended
 
 
 def main(strategy: str, board: str, compute_s: str = "0.002", timeout_s: str = "25") -> None:

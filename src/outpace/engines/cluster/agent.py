@@ -91,8 +91,7 @@ class Agent:
             *(log_fd, self._inbox, self._watch, page, Bell(memory.word), snapshots, self._membership),
             *(spec.host, spec.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
-        hosts_before = self._watch.ledger.hosts.to_state()
-        self._read_hosts.__dict__.update(Hosts.from_state(rules, hosts_before).__dict__)
+        self._read_hosts.with_state(self._watch.ledger.hosts.to_state())
         progress = page.progress
         self._committed = progress.inbox
         self._log = StoreLog(self._store, self._prefix, page.key, spec.host, page.life, progress, self._accept)

@@ -20,7 +20,7 @@ from outpace.interface import Notes, Work
 from outpace.protocol.events import Event, Join, Read, Tell
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.outcome import Outcome, OutcomeKind
-from outpace.protocol.publications import Publication
+from outpace.protocol.shelves import Publication
 
 UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it
 
