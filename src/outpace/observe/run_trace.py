@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from outpace.engines.rounds import RoundEngine
+from outpace.engines.engine import Engine
 from outpace.interface import Ticket
 from outpace.observe.recorder import LogDir, Recorder, check
 from outpace.observe.tensorboard import is_installed, open_board
@@ -38,7 +38,7 @@ class RunTrace:
         """Whether what is told here is written anywhere."""
         return self._recorder is not None
 
-    def start(self, engine: RoundEngine, parameters: Sequence[torch.Tensor], strategy: object) -> None:
+    def start(self, engine: Engine, parameters: Sequence[torch.Tensor], strategy: object) -> None:
         """Begins to record."""
         self._engine = engine
         if self._log_dir is None:

@@ -1,6 +1,9 @@
-"""What a rank may find out about gradients, and do to its own, before an optimizer steps."""
+"""What a rank may find out about gradients, and do to its own, before an optimizer steps; and how it steps alike."""
 
 from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -39,3 +42,22 @@ def only_reads_gradients(optimizer: Optimizer) -> bool:
     if type(optimizer) is SGD:
         return not any(group.get("nesterov") or group.get("fused") for group in optimizer.param_groups)
     return type(optimizer) in (Adam, AdamW) and not any(g.get("fused") for g in optimizer.param_groups)
+
+
+@contextmanager
+def same_bits_with_any_threads(dtypes: Collection[torch.dtype]) -> Iterator[None]:
+    """Optimizer steps on such tensors in here do not depend on how many threads this process has.
+
+    Threads share a tensor out at places that are no multiples of a vector register. The few numbers left over on each
+    side are computed one by one, and where half types are concerned torch rounds those after every operation instead
+    of once. So a step on half types is taken by one thread, over whole tensors. Wider types give the same bits anyhow.
+    """
+    threads = torch.get_num_threads()
+    if threads == 1 or all(dtype.itemsize >= 4 for dtype in dtypes):
+        yield
+        return
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from heapq import heapify, heapreplace
 
+from outpace.engines.engine import Engine
 from outpace.engines.virtual.clock import Clock
-from outpace.engines.virtual.engine import TimedEngine
+from outpace.engines.virtual.log import VirtualLog
+from outpace.engines.virtual.memory import timed_engine
 from outpace.engines.virtual.world import World
-from outpace.interface import Work as Contribution
+from outpace.interface import Work
 from outpace.protocol.ledger import Ledger
 from outpace.simulation.run import Progress, Run, Timing, Watcher
 from outpace.simulation.scenario import Scenario
 from outpace.strategies import Strategy, strategy
 
-CONTRIBUTION = Contribution()
+WORK = Work()
 
 
 def simulate_timing(
@@ -27,19 +29,19 @@ def simulate_timing(
     """
     chosen = strategy(choice)
     world = World(Clock(), Ledger(chosen.rules(scenario.ranks)), scenario.links, scenario.payload_bytes)
-    engines = [TimedEngine(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
-    run = _TimedRun(chosen, scenario, world, engines, progress, watch)
+    logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
+    run = _TimedRun(chosen, scenario, world, logs, [timed_engine(log) for log in logs], progress, watch)
     run.to_its_end()
     return run.timing(choice)
 
 
-class _TimedRun(Run[TimedEngine]):
+class _TimedRun(Run):
     """Ranks without tensors."""
 
-    def _compute(self, engine: TimedEngine) -> Contribution:
-        return CONTRIBUTION
+    def _compute(self, engine: Engine) -> Work:
+        return WORK
 
-    async def _leave(self, engine: TimedEngine) -> None:
+    async def _leave(self, engine: Engine) -> None:
         engine.leave()
 
 

@@ -1,4 +1,4 @@
-"""What a strategy is. Owns the interface; a strategy knows an engine only by `engines.base.Engine`."""
+"""What a strategy is. Owns the interface; a strategy knows an engine only by `interface.Engine`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class After(Enum):
 class Strategy(ABC):
     """An algorithm, written once, that runs on every engine.
 
-    It is the same object for all ranks of a simulation: what it remembers of a rank is in `engine.memory`.
+    It is the same object for all ranks of a simulation: what it remembers of a rank is in `engine.state`.
     """
 
     sends_gradients = True  #: what is averaged are gradients, not weights
@@ -57,10 +57,3 @@ class Strategy(ABC):
     async def meet(self, engine: Engine) -> None:
         """Before all ranks meet, or this one leaves: brings what only this rank has to the others."""
         return
-
-
-async def applied(engine: Engine, ticket: Ticket) -> Ticket:
-    """Waits for the ticket's round, if it is one that its rank waits for, and applies every round that is decided."""
-    await engine.result(ticket)
-    await engine.catch_up()
-    return ticket

@@ -207,7 +207,7 @@ def reserve(files: Files, layout: ArenaLayout, kept: int) -> None:
         ) from error
 
 
-class Memory:
+class Arena:
     """The mapped arena."""
 
     def __init__(self, fd: int, layout: ArenaLayout) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from outpace.engines.arena import order
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.arena import Arena
 from outpace.protocol.round import Round
 
 _SLOT_BITS = 16  #: of a hold; the rest is the attempt's tag
@@ -25,7 +25,7 @@ def tag(round_: Round) -> int:
 class Holds:
     """For each rank, and for the agent of a host: the slot it uses, and for which attempt of which round."""
 
-    def __init__(self, memory: Memory, rank: int) -> None:
+    def __init__(self, memory: Arena, rank: int) -> None:
         layout = memory.layout
         self._rank = rank
         self._words = [memory.numbers(layout.hold(r), 1, "Q") for r in range(layout.world + 1)]

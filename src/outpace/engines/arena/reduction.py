@@ -9,15 +9,19 @@ event it found due, and leaves every decision to the ledger.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 
 import torch
 
 from outpace.engines.arena import order
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.arena import Arena
+from outpace.engines.arena.bell import SLICE_S
 from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.holds import tag
+from outpace.engines.arena.holds import Holds, tag
+from outpace.engines.arena.log import ArenaLog
 from outpace.engines.sums import RowSums, merged_meta
+from outpace.job.environment import cores
 from outpace.protocol.events import Event, Kind
 from outpace.protocol.round import Round
 
@@ -29,7 +33,7 @@ class Reduction:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Arena,
         sums: RowSums,
         wanted: Callable[[Round], bool],
         faults: Faults,
@@ -106,3 +110,52 @@ class Reduction:
             offset, count = self._memory.layout.chunk_states(slot), len(self._sums.chunks) * _WORDS
             self._tables[slot] = (self._memory.numbers(offset, count, "Q"), self._memory.numbers(offset, count, "d"))
         return self._tables[slot]
+
+
+class Helper:
+    """When one rank takes part in the reduction of a round: where a core is free, or nothing moves."""
+
+    def __init__(self, rank: int, memory: Arena, sums: RowSums, holds: Holds, log: ArenaLog) -> None:
+        self._rank, self._holds, self._log = rank, holds, log
+        self.reduction = Reduction(memory, sums, self._is_current, log.faults)
+        log.helpers = 0 if self.reduction.is_small else max(1, cores() - 1)  # more would get in their own way
+        self._seen: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)  # how far a reduction was, and since when
+
+    def help(self, sealed: Round) -> Event | None:
+        """Joins those who reduce. The event that is due then, if any."""
+        now, (before, since) = time.monotonic(), self._seen
+        under_way, done = self.reduction.progress(sealed)
+        seen = (tag(sealed), under_way, done)
+        stands_still = seen == before
+        if stands_still and now - since < SLICE_S:
+            return None
+        self._seen = (seen, now)
+        if under_way > self._log.helpers and not stands_still:
+            return None  # as many as can are at it, and get on
+        return self._work(sealed, helping=stands_still)
+
+    def _work(self, sealed: Round, helping: bool) -> Event | None:
+        """This rank's part of the reduction, or a new attempt where a stopped rank still uses the slot."""
+        self._holds.take(sealed)
+        try:
+            if not self._is_current(sealed):
+                return None
+            if self._holds.others_use(sealed.slot, tag(sealed), self._log.living()):
+                return self._another_attempt(sealed)
+            places = {c.rank: place for place, c in enumerate(sealed.contributions)}
+            return self.reduction.work(sealed, places.get(self._rank, self._rank), helping)
+        finally:
+            self._holds.release()
+
+    def _another_attempt(self, sealed: Round) -> Event | None:
+        living, slots = self._log.living(), self._log.ledger.free_slots()
+        free = next((slot for slot in slots if not self._holds.others_use(slot, 0, living)), None)
+        if free is None:
+            return None
+        self._log.faults.at("opening-attempt", sealed.number)
+        return Event(Kind.ATTEMPT, self._rank, round=sealed.number, place=free, attempt=sealed.attempt + 1)
+
+    def _is_current(self, sealed: Round) -> bool:
+        self._log.look()
+        current = self._log.ledger.reducing
+        return current is sealed or (current is not None and tag(current) == tag(sealed))

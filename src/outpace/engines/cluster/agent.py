@@ -24,15 +24,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.arena import Arena
 from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.faults import Faults
 from outpace.engines.arena.holds import Holds, tag
 from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.life import Life
-from outpace.engines.arena.log import Log, decode
+from outpace.engines.arena.log import ArenaLog, LogFile, decode
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.desk import FAILED, RUNNING, STORE_LOST, Desk
@@ -72,7 +71,7 @@ class Agent:
         self._host, self._timeout_s = orders.host, orders.timeout_s
         arena_fd, log_fd, life_fd, inbox_fd = orders.fds
         layout = ArenaLayout(**orders.layout)
-        self._memory = memory = Memory(arena_fd, layout)
+        self._memory = memory = Arena(arena_fd, layout)
         self._life = Life(life_fd)
         self._desk = desk = Desk(memory)
         self._inbox, self._bell = Inbox(inbox_fd, desk), Bell(desk.bell)
@@ -81,8 +80,8 @@ class Agent:
         self._prefix = cluster_of(orders.name)
         snapshots = SnapshotStore(memory)
         faults = Faults()
-        watch_args = (rules, Log(log_fd), snapshots, Bell(memory.word), self._life, faults, orders.timeout_s)
-        self._watch = Watch(layout.world, *watch_args, host=orders.host)
+        rest = (snapshots, Bell(memory.word), self._life, faults, orders.timeout_s)
+        self._host_log = ArenaLog(layout.world, rules, LogFile(log_fd), *rest, host=orders.host)
         self._snapshots = snapshots
         self._read_hosts = Hosts(rules)
         self._membership = Membership(
@@ -91,10 +90,10 @@ class Agent:
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
         self._entries: queue.SimpleQueue[Entry | Question] = queue.SimpleQueue()
         self._delivery = Delivery(
-            *(log_fd, self._inbox, self._watch, desk, Bell(memory.word), snapshots, self._membership),
+            *(log_fd, self._inbox, self._host_log, desk, Bell(memory.word), snapshots, self._membership),
             *(orders.host, orders.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
-        hosts_before = self._watch.ledger.hosts.to_state()
+        hosts_before = self._host_log.ledger.hosts.to_state()
         self._read_hosts.__dict__.update(Hosts.from_state(rules, hosts_before).__dict__)
         progress = desk.progress
         self._committed = progress.inbox
@@ -106,7 +105,7 @@ class Agent:
         self._reducer = HostReducer(
             *(memory, RowSums(memory.bytes, chunks, rules, orders.max_grad_norm), Holds(memory, layout.world)),
             *(orders.host, self._read_hosts.of, orders.tensors),
-            *(self._is_current, self._users, lambda: self._watch.ledger.free_slots()),
+            *(self._is_current, self._users, lambda: self._host_log.ledger.free_slots()),
         )
         self._ends = SealedStore(self._store, desk.key, f"{self._prefix}/ended")
         self._store_answered = time.monotonic()
@@ -133,7 +132,7 @@ class Agent:
         except OutpaceError as error:
             self._give_up(FAILED, str(error))
         except (DistNetworkError, DistStoreError, ConnectionError) as error:
-            if self._watch.ledger.ended:
+            if self._host_log.ledger.ended:
                 self._leave()  # all is done, and whoever held the store has left
             self._give_up(STORE_LOST, store_lost(self._host, str(error).splitlines()[0]))
         except BaseException:
@@ -210,7 +209,7 @@ class Agent:
             living = self._membership.living
             silent = self._leases.silent({h: self._membership.serial(h) for h in range(self._read_hosts.count)})
             self._store_answered = time.monotonic()
-            if self._watch.ledger.started:
+            if self._host_log.ledger.started:
                 for host in set(silent) & set(living):
                     self._let_go(host, f"has been silent for {lease_s(self._timeout_s):.0f} s")
             self._receive()
@@ -277,7 +276,7 @@ class Agent:
 
     def _look_after_ranks(self) -> bool:
         """Reports the dead. True if nobody is left to work for."""
-        members = self._watch.ledger.members.by_rank
+        members = self._host_log.ledger.members.by_rank
         is_anybody_there = False
         for rank in self._ranks:
             if self._life.lives(rank):
@@ -291,7 +290,7 @@ class Agent:
 
     def _is_dispensable(self) -> bool:
         """Whether no other host needs anything of this one any more. Where training goes on, it says that it leaves."""
-        ledger, me = self._watch.ledger, self._host
+        ledger, me = self._host_log.ledger, self._host
         if not ledger.started or me not in ledger.hosts.living:
             return True
         if self._inbox.read(self._committed, 1) or not self._entries.empty():
@@ -315,7 +314,7 @@ class Agent:
         return self._ends.check(others) and bool(self._ends.multi_get(others))
 
     def _is_current(self, sealed: Round) -> bool:
-        current = self._watch.ledger.reducing
+        current = self._host_log.ledger.reducing
         return current is not None and tag(current) == tag(sealed)
 
     def _users(self) -> list[int]:
@@ -352,7 +351,7 @@ def main() -> None:
     layout, life = ArenaLayout(**orders.layout), Life(orders.fds[2])
     if not life.take(layout.world):
         return  # another one was quicker
-    desk, ranks = Desk(Memory(orders.fds[0], layout)), Hosts(Rules.from_dict(orders.rules)).ranks(orders.host)
+    desk, ranks = Desk(Arena(orders.fds[0], layout)), Hosts(Rules.from_dict(orders.rules)).ranks(orders.host)
     while os.fork() == 0:
         life.wait_for(layout.world)
         if desk.status != RUNNING or not any(map(life.lives, ranks)):

@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.holds import tag
-from outpace.engines.arena.log import RECORD_BYTES, append, decode
+from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append, decode
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, cargo_of, current_rows, is_for
 from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox
@@ -33,7 +32,7 @@ class Delivery:
         self,
         log_fd: int,
         inbox: Inbox,
-        watch: Watch,
+        log: ArenaLog,
         desk: Desk,
         bell: Bell,
         snapshots: SnapshotStore,
@@ -42,7 +41,7 @@ class Delivery:
         has_buffers: bool,
         reduce: Callable[[Round, int], None],
     ) -> None:
-        self._fd, self._inbox, self._watch, self._desk, self._bell = log_fd, inbox, watch, desk, bell
+        self._fd, self._inbox, self._log, self._desk, self._bell = log_fd, inbox, log, desk, bell
         self._snapshots, self._membership = snapshots, membership
         self._host, self._has_buffers = host, has_buffers
         self._reduce = reduce
@@ -50,12 +49,12 @@ class Delivery:
         self.position = os.fstat(log_fd).st_size  #: bytes written
         self._published: dict[int, tuple[int, list[int]]] = {}  # rank -> place of its last publication, who gets it
         self._sealed = 0
-        watch.refresh()
+        log.look()
 
     def deliver(self, entry: Entry) -> None:
         """Writes an entry's records. What an agent before this one had written of them is left as it is."""
         start = self._progress.position
-        news = self._watch.ledger.news
+        news = self._log.ledger.news
         is_own = (entry.host, entry.life) == (self._host, self._desk.life)
         inbox = entry.inbox if is_own else self._progress.inbox
         self._note(self._progress._replace(coming=inbox))
@@ -65,7 +64,7 @@ class Delivery:
                 self._deliver(event, record)
         self._note(Progress(entry.number + 1, start + len(entry.records), inbox, inbox, entry.chain))
         self._inbox.cut(inbox)
-        if is_own or self._watch.ledger.news != news:
+        if is_own or self._log.ledger.news != news:
             self._bell.ring()
 
     @property
@@ -78,7 +77,7 @@ class Delivery:
         progress = self._progress
         if progress.position != self.position:
             return None
-        return Standing(progress.entries, progress.position, progress.chain, self._watch.ledger.to_state())
+        return Standing(progress.entries, progress.position, progress.chain, self._log.ledger.to_state())
 
     def _note(self, progress: Progress) -> None:
         """For ranks that wait for what they said, and for the agent that follows."""
@@ -87,16 +86,16 @@ class Delivery:
 
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)
-        was_away = self._host not in self._watch.ledger.hosts.living and event[:2] == (Kind.AGENT, self._host)
-        if was_away and self._watch.ledger.started and self._watch.ledger.ended:
+        was_away = self._host not in self._log.ledger.hosts.living and event[:2] == (Kind.AGENT, self._host)
+        if was_away and self._log.ledger.started and self._log.ledger.ended:
             raise OutpaceError(
                 f"host {self._host} did not answer for so long that the others went on without it, and they have "
                 "finished training meanwhile. Their weights are the result; what this host computed since is lost"
             )
         append(self._fd, record)
         self.position += RECORD_BYTES
-        self._watch.refresh()
-        ledger = self._watch.ledger
+        self._log.look()
+        ledger = self._log.ledger
         if was_away:
             for cargo in current_rows(ledger):
                 self._fetch(cargo)
@@ -107,7 +106,7 @@ class Delivery:
 
     def _bring(self, event: Event) -> None:
         """Sees to it that what goes with a record is where it is needed."""
-        ledger = self._watch.ledger
+        ledger = self._log.ledger
         cargo = cargo_of(event, ledger, self._has_buffers)
         if cargo is None:
             return

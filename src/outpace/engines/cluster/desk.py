@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from outpace.engines.arena import order
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.arena import Arena
 from outpace.engines.arena.layout import ArenaLayout
 from outpace.errors import OutpaceError, StoreLost
 
@@ -44,7 +44,7 @@ class Progress(NamedTuple):
 class Desk:
     """One host's page."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Arena) -> None:
         offset = memory.layout.agent
         self._page = memory.raw[offset : offset + 4096]
         self.bell = ctypes.c_uint32.from_buffer(self._page, _BELL)

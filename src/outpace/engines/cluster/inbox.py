@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.log import RECORD_BYTES, Log, Trimming, append, encode
+from outpace.engines.arena.log import RECORD_BYTES, LogFile, Trimming, append, encode
 from outpace.engines.cluster.desk import Desk
 from outpace.protocol.events import Event
 
@@ -38,7 +38,7 @@ class Inbox:
         self._trimming.cut(position)
 
 
-class SentLog(Log):
+class SentLog(LogFile):
     """A rank's view of its host's log. What it appends goes through the inbox, and is there once it came back."""
 
     def __init__(self, fd: int, inbox: Inbox, desk: Desk) -> None:

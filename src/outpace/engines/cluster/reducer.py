@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.arena import Arena
 from outpace.engines.arena.holds import Holds, tag
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.wire import Piece, wire_of
@@ -32,7 +32,7 @@ class HostReducer:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Arena,
         sums: RowSums,
         holds: Holds,
         host: int,

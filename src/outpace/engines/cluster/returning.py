@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from outpace.engines.arena.arena import Files, Memory
+from outpace.engines.arena.arena import Arena, Files
 from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.desk import Desk, Progress
@@ -69,7 +69,7 @@ def ask(store: SealedStore, host: int, timeout_s: float) -> Standing:
 
 def begin_at(standing: Standing, files: Files, layout: ArenaLayout) -> None:
     """Makes a new arena one in which everything up to there was read and given back."""
-    memory = Memory(files.arena, layout)
+    memory = Arena(files.arena, layout)
     os.ftruncate(files.log, standing.position)  # a hole: whoever reads there takes the ledger from the snapshot
     snapshots, last = SnapshotStore(memory), layout.world  # the buffer that is claimed last
     snapshots.write(last, Contents([], {}), standing.ledger, standing.position)

@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.arena import Arena
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, region
 from outpace.engines.cluster.group import Group
@@ -24,7 +24,7 @@ _REQUEST, _SIZE, _DATA = 1, 2, 3  # tags
 class Transfers:
     """One host's end of all transfers within one group."""
 
-    def __init__(self, group: Group, memory: Memory, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
+    def __init__(self, group: Group, memory: Arena, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
         self._group = group
         self._memory = memory
         self._snapshots = snapshots

@@ -17,15 +17,15 @@ PATIENCE_S = 10.0  #: a wait this long is worth a word
 FAR, AT_LEAST = 2, 10  #: times as many steps as the waiting rank has made since all last met, and so many more
 
 
-class Company:
-    """Who keeps one rank company when it waits for all, from one meeting to the next."""
+class LonelyWait:
+    """One rank that waits for all, from one meeting to the next."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._met_at: dict[int, int] = {}  # steps of each rank when all last met
         self._since: float | None = None  # when this wait began; None once it was warned of
 
-    def wait_begins(self, now_s: float) -> None:
+    def begin(self, now_s: float) -> None:
         """This rank is at the meeting."""
         self._since = now_s
 
