@@ -21,7 +21,7 @@ from typing import NamedTuple
 import torch
 
 from outpace.cli.simulate_report import Comparison
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Done, Event
 from outpace.simulation import BASELINE, SHARED, Scenario, full_round_s, simulate_timing, simulate_training
 from outpace.workloads import workload
 
@@ -55,8 +55,8 @@ def run(strategy: str, scenario: Scenario) -> Outcome:
     if (strategy, scenario) not in _known:
         ends: list[int] = []
 
-        def watch(event: Event, reason: str) -> None:
-            if event.kind == Kind.DONE:
+        def watch(event: Event, _: object) -> None:
+            if isinstance(event, Done):
                 ends.append(event.time_ns)
 
         began = time.perf_counter()

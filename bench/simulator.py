@@ -52,7 +52,7 @@ def _measured(run: Run, strategy: str, ranks: int, steps: int) -> dict[str, Any]
 def _simulated(strategy: str, ranks: int, steps: int) -> dict[str, float]:
     events = 0
 
-    def count(event: object, reason: str) -> None:
+    def count(event: object, outcome: object) -> None:
         nonlocal events
         events += 1
 

@@ -72,7 +72,7 @@ def _note(
     """Files a step under before or during, and ends the stop when its time is over."""
     if sum(during) >= stop_s:
         return
-    pid = opt._engine._life.holder(victim)
+    pid = opt._engine.log.life.holder(victim)
     state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] if pid else "?"
     (during if state == "T" else before).append(seconds)
     if sum(during) >= stop_s:

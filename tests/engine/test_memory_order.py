@@ -12,14 +12,14 @@ import torch
 
 import outpace
 from outpace.engines.arena import arena, order
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.arena import Arena
 from outpace.engines.arena.faults import Faults
 from outpace.engines.arena.holds import Holds, tag
 from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.log import RECORD_BYTES, Log
+from outpace.engines.arena.log import RECORD_BYTES, LogFile
 from outpace.engines.arena.reduction import Reduction
 from outpace.engines.sums import RowSums
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Done, Join
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 from outpace.vector import Chunk
@@ -39,7 +39,7 @@ def files():
 def memory(files):
     layout = ArenaLayout.of(RANKS, 4, 256 * len(CHUNKS), len(CHUNKS), 1, 64, 64, 0, 64)
     arena.write_header(files.arena, layout, bytes(16), {})
-    return Memory(files.arena, layout)
+    return Arena(files.arena, layout)
 
 
 def sealed(number: int, slot: int) -> Round:
@@ -58,8 +58,7 @@ def test_a_chunk_is_marked_as_done_only_after_a_barrier_behind_its_sum(memory, m
     round_ = sealed(7, slot=2)
     sums = RowSums(memory.bytes, CHUNKS, Rules(RANKS), max_grad_norm=1.0)
     done = Reduction(memory, sums, lambda _: True, Faults()).work(round_, 0, helping=False)
-    assert done is not None
-    assert done.kind == Kind.DONE
+    assert isinstance(done, Done)
     final = memory.bytes
     table, slot = memory.layout.chunk_states(round_.slot), memory.layout.slot(round_.slot)
     assert len(seen) == len(CHUNKS)
@@ -75,7 +74,7 @@ def test_a_record_is_appended_between_two_barriers(files, monkeypatch):
     sizes: list[int] = []
     monkeypatch.setattr(order, "before_showing", lambda: sizes.append(os.fstat(files.log).st_size))
     for _ in range(2):
-        Log(files.log).append(Event(Kind.JOIN, 0, 1))
+        LogFile(files.log).append(Join(0, 1))
     assert sizes == [0, RECORD_BYTES, RECORD_BYTES, 2 * RECORD_BYTES]
 
 

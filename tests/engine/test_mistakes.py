@@ -17,7 +17,7 @@ from outpace.engines.arena import arena
 from outpace.engines.arena.log import RECORD_BYTES, Log, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
 from outpace.launching.places import environment_of, open_store
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.vector import VectorLayout
@@ -187,7 +187,7 @@ def test_a_foreign_or_corrupt_arena_is_refused_and_left_untouched(content, messa
 
 
 def test_a_damaged_record_of_the_log_is_refused(tmp_path):
-    record = bytearray(encode(Event(Kind.ARRIVE, 1, 1, 7, 3)))
+    record = bytearray(encode(Arrive(1, 1, 7, 3, 0)))
     record[20] ^= 1
     fd = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT | os.O_APPEND)
     assert len(record) == RECORD_BYTES

@@ -9,7 +9,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Attempt, Claim, Event, Snapshot
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.lives import Life
 from tests.fuzz.plan import Fault
@@ -56,13 +57,13 @@ class Faults:
 
     # -- points ----------------------------------------------------------------------------------------------------
 
-    def event(self, event: Event, reason: str) -> None:
-        if event.kind in (Kind.CLAIM, Kind.SNAPSHOT):  # these may be said again, and are no old records
-            if event.kind == Kind.CLAIM:
+    def event(self, event: Event, outcome: Outcome) -> None:
+        if isinstance(event, (Claim, Snapshot)):  # these may be said again, and are no old records
+            if isinstance(event, Claim):
                 self._come_to("writing a snapshot", event.rank, self._run.scene.apply_ns)
             return
         self._log.append(event)
-        if event.kind == Kind.ARRIVE:
+        if isinstance(event, Arrive):
             self._come_to("waiting", event.rank, WAITING_NS)
 
     def depositing(self, life: Life) -> None:
@@ -135,8 +136,7 @@ class Faults:
         sealed, ledger = self._run.world.ledger.reducing, self._run.world.ledger
         if sealed is not None:
             slot = ledger.free_slots()[0]
-            again = Event(Kind.ATTEMPT, fault.rank, round=sealed.number, place=slot, attempt=sealed.attempt + 1)
-            self._run.world.append(again)
+            self._run.world.append(Attempt(sealed.number, sealed.attempt + 1, slot))
 
     def _say(self, fault: Fault, what: str) -> None:
         self._run.watch.tell("fault", fault.rank, f"{what} {fault.point}".strip())

@@ -6,7 +6,8 @@ import hashlib
 from collections import Counter
 
 from outpace.interface import Result
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Event, Join, Refuse
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.round import Round
 from tests.fuzz.lives import BELOW_QUORUM, Life
 
@@ -23,15 +24,15 @@ class Tally:
         """A hash of all weights of all ranks at all versions, in the order they came to be."""
         return self._weights.hexdigest()
 
-    def event(self, event: Event, reason: str) -> None:
+    def event(self, event: Event, outcome: Outcome) -> None:
         self.counts["events"] += 1
-        if reason.startswith("ignored"):
+        if outcome.is_ignored:
             self.counts["ignored records"] += 1
-        elif event.kind == Kind.JOIN:
+        elif isinstance(event, Join):
             self.counts["joins" if event.incarnation == 1 else "restarts"] += 1
-        elif event.kind == Kind.REFUSE:
+        elif isinstance(event, Refuse):
             self.counts["refusals"] += 1
-        elif event.kind == Kind.ARRIVE and "dropped" in reason:
+        elif isinstance(event, Arrive) and outcome.kind is OutcomeKind.DROPPED:
             self.counts["dropped"] += 1
 
     def completed(self, record: Round) -> None:

@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 from outpace.engines.virtual.clock import Clock
 from outpace.interface import Result
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Attempt, Claim, Done, Event, Join, Refuse, Seal, Snapshot
+from outpace.protocol.outcome import Outcome
 from tests.fuzz.lives import KILLED, Life
 
 WIDTH = 14
-OF_NOBODY = (Kind.SEAL, Kind.ATTEMPT, Kind.REFUSE, Kind.DONE)
 
 
 class Line(NamedTuple):
@@ -31,9 +31,9 @@ class Trace:
         self._ranks = ranks
         self._lines: deque[Line] = deque(maxlen=keep)
 
-    def event(self, event: Event, reason: str) -> None:
-        rank = -1 if event.kind in OF_NOBODY else event.rank
-        self._add(rank, _word(event), reason)
+    def event(self, event: Event, outcome: Outcome) -> None:
+        rank = -1 if isinstance(event, Refuse) else getattr(event, "rank", -1)
+        self._add(rank, _word(event), outcome.reason)
 
     def fault(self, rank: int, what: str) -> None:
         self._add(rank, f"*{what}*", "")
@@ -64,15 +64,19 @@ class Trace:
 
 
 def _word(event: Event) -> str:
-    name = Kind(event.kind).name.lower()
-    detail = {
-        Kind.JOIN: f"{event.incarnation}",
-        Kind.ARRIVE: f"{event.step} v{event.round}",
-        Kind.SEAL: f"{event.round}",
-        Kind.ATTEMPT: f"{event.round}.{event.attempt}",
-        Kind.REFUSE: f"{event.round}",
-        Kind.DONE: f"{event.round}.{event.attempt}",
-        Kind.CLAIM: f"{event.place}",
-        Kind.SNAPSHOT: f"v{event.round}",
-    }.get(Kind(event.kind), "")
+    name, detail = type(event).__name__.lower(), ""
+    if isinstance(event, Join):
+        detail = f"{event.incarnation}"
+    elif isinstance(event, Arrive):
+        detail = f"{event.step} v{event.version}"
+    elif isinstance(event, Seal):
+        detail = f"{event.number}"
+    elif isinstance(event, (Attempt, Done)):
+        detail = f"{event.round}.{event.attempt}"
+    elif isinstance(event, Refuse):
+        detail = f"{event.round}"
+    elif isinstance(event, Claim):
+        detail = f"{event.buffer}"
+    elif isinstance(event, Snapshot):
+        detail = f"v{event.version}"
     return f"{name} {detail}".strip()

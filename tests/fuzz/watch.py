@@ -14,10 +14,11 @@ import numpy as np
 import torch
 
 from outpace.engines.sums import split_meta
-from outpace.engines.virtual.training import SharedTensors
+from outpace.engines.virtual.memory import SharedTensors
 from outpace.engines.virtual.world import World
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
@@ -37,7 +38,7 @@ class Broken(Exception):
 class Arrival(NamedTuple):
     """A contribution as it was when it arrived."""
 
-    event: Event
+    event: Arrive
     row: torch.Tensor  #: a copy of its bytes
     values: list[np.ndarray[Any, Any]]  #: the same as numbers, for each parameter, in double precision
     present: bytes
@@ -76,11 +77,11 @@ class Scene:
         """What was copied when it arrived."""
         return self.arrivals[contribution[:3]]
 
-    def note(self, event: Event, reason: str) -> None:
+    def note(self, event: Event, outcome: Outcome) -> None:
         """Keeps the records that checkers share."""
         self.reference.apply(event)
-        if event.kind == Kind.ARRIVE and not reason.startswith("ignored"):
-            row, meta = self.tensors.copy_of_row(event.rank, event.place)
+        if isinstance(event, Arrive) and not outcome.is_ignored:
+            row, meta = self.tensors.copy_of_row(event.rank, event.row)
             values = [view.double().numpy() for view in self.tensors.vector.views(row)]
             self.arrivals[event.rank, event.incarnation, event.step] = Arrival(event, row, values, *split_meta(meta))
 
@@ -112,11 +113,11 @@ class Watch:
                 found.append((type(watcher).__name__, _words(problem)))
         return found
 
-    def _on_event(self, event: Event, reason: str) -> None:
+    def _on_event(self, event: Event, outcome: Outcome) -> None:
         """Whatever is found about one event is raised together: one fault often breaks several promises."""
         ledger = self.scene.ledger
-        self.scene.note(event, reason)
-        found = self._say("event", event, reason)
+        self.scene.note(event, outcome)
+        found = self._say("event", event, outcome)
         if ledger.complete > self._complete:
             self._complete = ledger.complete
             found += self._say("completed", ledger.completed[ledger.complete - 1])

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Done, Event, Refuse
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.round import Contribution, Round
 
 from .reference import Reference
@@ -102,17 +102,17 @@ class Audit:
         self.rounds: list[Round] = []
         self._frozen: Round | None = None  #: being reduced before the event
 
-    def note(self, ledger: Ledger, event: Event, reason: str) -> None:
+    def note(self, ledger: Ledger, event: Event, outcome: Outcome) -> None:
         """After the ledger has taken in the event."""
-        if reason.startswith("ignored"):
+        if outcome.is_ignored:
             return
-        key = (event.rank, event.incarnation, event.step)
-        if event.kind == Kind.ARRIVE:
+        if isinstance(event, Arrive):
+            key = (event.rank, event.incarnation, event.step)
             self.accepted.append(key)
-            self.dropped += [key] if "dropped" in reason else []
-        elif event.kind == Kind.DONE and self._frozen is not None:
-            self.rounds.append(self._frozen._replace(void=math.isnan(event.value)))
-        elif event.kind == Kind.REFUSE and self._frozen is not None and len(self._frozen.contributions) == 1:
+            self.dropped += [key] if outcome.kind is OutcomeKind.DROPPED else []
+        elif isinstance(event, Done) and self._frozen is not None:
+            self.rounds.append(self._frozen._replace(void=event.void))
+        elif isinstance(event, Refuse) and self._frozen is not None and len(self._frozen.contributions) == 1:
             everybody = (*self._frozen.refused, *self._frozen.contributions)
             self.rounds.append(self._frozen._replace(contributions=(), refused=everybody, void=True))
         self._frozen = ledger.reducing

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Dead, Done, Finish, Join, Refuse, Seal, Sync
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 
@@ -15,44 +15,42 @@ def started(world: int, **choices: object) -> Ledger:
     return ledger
 
 
-def join(rank: int, incarnation: int = 1) -> Event:
-    return Event(Kind.JOIN, rank, incarnation)
+def join(rank: int, incarnation: int = 1) -> Join:
+    return Join(rank, incarnation)
 
 
 def arrive(
     rank: int, version: int, step: int | None = None, *, row: int = 0, incarnation: int = 1, at_ns: int = 0
-) -> Event:
+) -> Arrive:
     """By default a rank's step is one more than its version: it has been on time so far."""
     step = version + 1 if step is None else step
-    return Event(Kind.ARRIVE, rank, incarnation, step, version, row, samples=1.0, time_ns=at_ns)
+    return Arrive(rank, incarnation, step, version, row, time_ns=at_ns)
 
 
-def done(ledger: Ledger, value: float = 1.0, at_ns: int = 0) -> Event:
+def done(ledger: Ledger, void: bool = False, at_ns: int = 0) -> Done:
     sealed = ledger.reducing
     assert sealed is not None
-    return Event(
-        Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value, time_ns=at_ns
-    )
+    return Done(0, sealed.number, sealed.attempt, sealed.slot, void=void, time_ns=at_ns)
 
 
-def refuse(rank: int, step: int, incarnation: int = 1) -> Event:
-    return Event(Kind.REFUSE, rank, incarnation, step)
+def refuse(rank: int, step: int, incarnation: int = 1) -> Refuse:
+    return Refuse(rank, incarnation, step, round=0)
 
 
-def seal(round_: int) -> Event:
-    return Event(Kind.SEAL, 0, round=round_)
+def seal(round_: int) -> Seal:
+    return Seal(round_)
 
 
-def dead(rank: int, incarnation: int = 1) -> Event:
-    return Event(Kind.DEAD, rank, incarnation)
+def dead(rank: int, incarnation: int = 1) -> Dead:
+    return Dead(rank, incarnation)
 
 
-def finish(rank: int, incarnation: int = 1) -> Event:
-    return Event(Kind.FINISH, rank, incarnation)
+def finish(rank: int, incarnation: int = 1) -> Finish:
+    return Finish(rank, incarnation)
 
 
-def sync(rank: int, generation: int = 0, resume_round: int | None = None) -> Event:
-    return Event(Kind.SYNC, rank, 1, generation, 0 if resume_round is None else resume_round + 1)
+def sync(rank: int, generation: int = 0, resume_round: int | None = None) -> Sync:
+    return Sync(rank, 1, generation, 0 if resume_round is None else resume_round + 1)
 
 
 def sealed_ranks(ledger: Ledger) -> list[int]:

@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Attempt, Dead, Done, Event, Finish, Join, Refuse, Seal, Sync
 from outpace.protocol.pace import Pace
 from outpace.protocol.rules import Rules
 
@@ -180,48 +180,48 @@ class Reference:
 
     def apply(self, event: Event) -> None:
         """Takes in one event; one that no longer applies changes nothing."""
-        handler = getattr(self, "_" + Kind(event.kind).name.lower(), None)
+        handler = getattr(self, "_" + type(event).__name__.lower(), None)
         if handler is not None and handler(event):
             self._settle(event.time_ns)
 
-    def _join(self, event: Event) -> bool:
+    def _join(self, event: Join) -> bool:
         if any(x.rank == event.rank and x.incarnation >= event.incarnation for x in self.lives):
             return False
         self.lives.append(Life(event.rank, event.incarnation, heard_in=self.open))
         self.pace.forget(event.rank)
         return True
 
-    def _arrive(self, event: Event) -> bool:
+    def _arrive(self, event: Arrive) -> bool:
         life = self.living(event.rank, event.incarnation)
         if life is None or life.state != "active" or event.step <= life.last_step:
             return False
-        if (event.rank, event.place) in self.rows_taken() or event.round > self.open:
+        if (event.rank, event.row) in self.rows_taken() or event.version > self.open:
             return False
         life.last_step = event.step
         life.heard_in = self.open
-        late = event.round < self.open
-        too_late = late and (self.rules.late == "drop" or self.open - event.round > self.rules.max_staleness)
+        late = event.version < self.open
+        too_late = late and (self.rules.late == "drop" or self.open - event.version > self.rules.max_staleness)
         counts = not late or self.rules.late == "count"
         entered = None if too_late else self.open
-        self.pace.arrived(event.rank, event.round, event.time_ns)
+        self.pace.arrived(event.rank, event.version, event.time_ns)
         self.given.append(
-            Given(event.rank, event.incarnation, event.step, event.round, event.place, late, counts, entered)
+            Given(event.rank, event.incarnation, event.step, event.version, event.row, late, counts, entered)
         )
         return True
 
-    def _seal(self, event: Event) -> bool:
-        if event.round != self.open or self.reducing() or self.met_ns is None:
+    def _seal(self, event: Seal) -> bool:
+        if event.number != self.open or self.reducing() or self.met_ns is None:
             return False
         self._close()
         return True
 
-    def _attempt(self, event: Event) -> bool:
+    def _attempt(self, event: Attempt) -> bool:
         sealed = self.reducing()
         if sealed and (event.round, event.attempt) == (sealed.number, sealed.attempt + 1):
             sealed.attempt += 1
         return False
 
-    def _refuse(self, event: Event) -> bool:
+    def _refuse(self, event: Refuse) -> bool:
         sealed = self.reducing()
         if sealed is None:
             return False
@@ -235,29 +235,29 @@ class Reference:
             return True
         return False
 
-    def _done(self, event: Event) -> bool:
+    def _done(self, event: Done) -> bool:
         sealed = self.reducing()
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
             return False
-        self._complete(sealed, void=math.isnan(event.value), now_ns=event.time_ns)
+        self._complete(sealed, void=event.void, now_ns=event.time_ns)
         return True
 
-    def _sync(self, event: Event) -> bool:
+    def _sync(self, event: Sync) -> bool:
         life = self.living(event.rank, event.incarnation)
-        if life is None or life.state != "active" or event.step != self.sync_generation:
+        if life is None or life.state != "active" or event.generation != self.sync_generation:
             return False
         life.state = "syncing"
-        self.resume_asked.append(event.round)
+        self.resume_asked.append(event.resume)
         return True
 
-    def _finish(self, event: Event) -> bool:
+    def _finish(self, event: Finish) -> bool:
         life = self.living(event.rank, event.incarnation)
         if life is None or life.state == "finished":
             return False
         life.state = "finished"
         return True
 
-    def _dead(self, event: Event) -> bool:
+    def _dead(self, event: Dead) -> bool:
         life = self.living(event.rank, event.incarnation)
         if life is None:
             return False

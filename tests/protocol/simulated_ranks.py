@@ -7,12 +7,12 @@ A choice that is not possible at its place is passed over, so that lists of choi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Attempt, Dead, Done, Event, Finish, Join, Refuse, Seal, Sync
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.rules import Rules
 
 MICROSECOND = 1_000
@@ -46,14 +46,15 @@ class SimulatedRank:
         self.step = 0
         self.target = 0  #: the round waited for, the version caught up with, or the generation synchronised in
 
-    def event(self, kind: Kind) -> Event:
-        return Event(kind, self.rank, self.incarnation)
+    @property
+    def life(self) -> tuple[int, int]:
+        return self.rank, self.incarnation
 
 
 class Run:
     """All ranks over one log. `on_event` sees every event after the ledger has taken it in."""
 
-    def __init__(self, rules: Rules, on_event: Callable[[Event, str], None] | None = None) -> None:
+    def __init__(self, rules: Rules, on_event: Callable[[Event, Outcome], None] | None = None) -> None:
         self.ledger = Ledger(rules)
         self.ranks = [SimulatedRank(rank) for rank in range(rules.world)]
         self.log: list[Event] = []
@@ -62,13 +63,13 @@ class Run:
         self._held: list[Event] = []
         self._on_event = on_event
 
-    def append(self, event: Event) -> str:
+    def append(self, event: Event) -> Outcome:
         event = event._replace(time_ns=self.now_ns)
         self.log.append(event)
-        reason = self.ledger.apply(event)
+        outcome = self.ledger.apply(event)
         if self._on_event is not None:
-            self._on_event(event, reason)
-        return reason
+            self._on_event(event, outcome)
+        return outcome
 
     def play(self, choice: Choice) -> None:
         """Does what is chosen, if it is possible now."""
@@ -87,7 +88,7 @@ class Run:
         rank.alive, rank.state, rank.step = True, "computing", 0
         rank.incarnation += 1
         rank.version = max(self.ledger.sync.version, self.complete_until() - behind)
-        self.append(rank.event(Kind.JOIN))
+        self.append(Join(*rank.life))
 
     def _go(self, rank: SimulatedRank, number: int) -> None:
         """The next thing in a rank's life."""
@@ -109,10 +110,9 @@ class Run:
             return
         open_round = self.ledger.round
         rank.step += 1
-        event = rank.event(Kind.ARRIVE)
-        reason = self.append(event._replace(step=rank.step, round=rank.version, place=row, samples=float(number % 4)))
-        assert not reason.startswith("ignored"), f"a well-behaved arrival was {reason}"
-        waits = reason == "on time" or "counted" in reason
+        outcome = self.append(Arrive(*rank.life, rank.step, rank.version, row, samples=float(number % 4)))
+        assert not outcome.is_ignored, f"a well-behaved arrival was {outcome.reason}"
+        waits = outcome.kind in (OutcomeKind.ON_TIME, OutcomeKind.COUNTED)
         rank.state = "waiting" if waits else "catching-up"
         rank.target = open_round if waits else self.ledger.round
 
@@ -138,12 +138,12 @@ class Run:
             resume = rank.version + number % 5 + 1 if number > 17 else 0
             self.resumed = self.resumed or bool(resume)
             rank.state, rank.target = "syncing", self.ledger.sync.generation
-            self.append(rank.event(Kind.SYNC)._replace(step=rank.target, round=resume))
+            self.append(Sync(*rank.life, rank.target, resume))
 
     def _finish(self, rank: SimulatedRank, number: int) -> None:
         if rank.alive and self.ledger.started and rank.state == "computing" and number < 7:  # seldom
             rank.state = "finished"
-            self.append(rank.event(Kind.FINISH))
+            self.append(Finish(*rank.life))
 
     def _die(self, rank: SimulatedRank, number: int) -> None:
         rank.alive = False
@@ -164,14 +164,13 @@ class Run:
     def _notice(self, rank: SimulatedRank, number: int) -> None:
         self._observe(self._death_event(rank))
 
-    def _done(self, rank: SimulatedRank, number: int, value: float = 1.0) -> None:
+    def _done(self, rank: SimulatedRank, number: int, void: bool = False) -> None:
         sealed = self.ledger.reducing
         if sealed is not None:
-            done = Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt)
-            self._observe(done._replace(value=value))
+            self._observe(Done(0, sealed.number, sealed.attempt, sealed.slot, void=void))
 
     def _overflow(self, rank: SimulatedRank, number: int) -> None:
-        self._done(rank, number, math.nan)
+        self._done(rank, number, void=True)
 
     def _attempt(self, rank: SimulatedRank, number: int) -> None:
         self._observe(self._attempt_event(number))
@@ -184,24 +183,24 @@ class Run:
         if due is None:
             return None
         self.now_ns = max(self.now_ns, due)
-        return rank.event(Kind.SEAL)._replace(round=self.ledger.round)
+        return Seal(self.ledger.round)
 
     def _death_event(self, rank: SimulatedRank) -> Event | None:
-        return rank.event(Kind.DEAD) if rank.incarnation and not rank.alive else None
+        return Dead(*rank.life) if rank.incarnation and not rank.alive else None
 
     def _attempt_event(self, number: int) -> Event | None:
         sealed, free = self.ledger.reducing, self.ledger.free_slots()
         if sealed is None:
             return None
         place = free[number % len(free)]
-        return Event(Kind.ATTEMPT, 0, round=sealed.number, place=place, attempt=sealed.attempt + 1)
+        return Attempt(sealed.number, sealed.attempt + 1, place)
 
     def _refusal_event(self, number: int) -> Event | None:
         sealed = self.ledger.reducing
         if sealed is None:
             return None
         bad = sealed.contributions[number % len(sealed.contributions)]
-        return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
+        return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
 
     def _repeat(self, rank: SimulatedRank, number: int) -> None:
         """An event of the recent past is appended again."""

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Agent, Arrive, Claim, Dead, Done, Event, Gone, Snapshot
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 from tests.protocol.logs import arrive, join
 
@@ -17,16 +18,16 @@ WORLD, COUNT = len(HOSTS), max(HOSTS) + 1
 
 
 def agent(host: int, serial: int) -> Event:
-    return Event(Kind.AGENT, host, serial)
+    return Agent(host, serial)
 
 
 def gone(host: int, serial: int) -> Event:
-    return Event(Kind.GONE, host, serial)
+    return Gone(host, serial)
 
 
 def done_by(ledger: Ledger, host: int) -> Event:
     sealed = ledger.reducing
-    return Event(Kind.DONE, host, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=1.0)
+    return Done(host, sealed.number, sealed.attempt, sealed.slot)
 
 
 class Cluster:
@@ -50,29 +51,29 @@ class Cluster:
     def ledger(self) -> Ledger:
         return self.ledgers[0]
 
-    def say(self, event: Event) -> str:
+    def say(self, event: Event) -> Outcome:
         """Everybody reads it."""
         before, attempt = self.ledger.reducing, set(self.ledger.done_by)
-        reason = {ledger.apply(event) for ledger in self.ledgers}
-        assert len(reason) == 1
+        outcomes = {ledger.apply(event) for ledger in self.ledgers}
+        assert len(outcomes) == 1
         self.length += 1
-        if not (words := reason.pop()).startswith("ignored"):
+        if not (outcome := outcomes.pop()).is_ignored:
             self._account(event, before, attempt)
-        return words
+        return outcome
 
     def _account(self, event, before, attempt) -> None:
-        if event.kind == Kind.ARRIVE:
+        if isinstance(event, Arrive):
             self.given[event.rank, event.incarnation, event.step] = self.length
-        if event.kind == Kind.GONE:
-            self.given_up[event.rank] = self.length
+        if isinstance(event, Gone):
+            self.given_up[event.host] = self.length
             for hosts in self.has.values():
-                hosts.discard(event.rank)
+                hosts.discard(event.host)
         for number, record in self.ledger.completed.items():
             if number not in self.applied:
                 self.applied[number] = [] if record.void else [c[:3] for c in record.contributions]
-                had = attempt | ({event.rank} if event.kind == Kind.DONE else set())
+                had = attempt | ({event.host} if isinstance(event, Done) else set())
                 self.has[number] = had if not record.void else set(range(COUNT))
-                if event.kind == Kind.DONE:
+                if isinstance(event, Done):
                     assert before is not None
                     assert self.ledger.hosts.living <= had, "a living host does not have the result"
                 for key in self.applied[number]:
@@ -109,14 +110,14 @@ class Cluster:
             self.reduce(host)
 
     def die(self, rank: int) -> None:
-        self.say(Event(Kind.DEAD, rank, self.lives[rank]))
+        self.say(Dead(rank, self.lives[rank]))
 
     def snapshot(self, rank: int, lag: int) -> None:
         """Of a replica that lags so far."""
         buffer = self.ledgers[HOSTS[rank]].snapshots.free_buffer(rank)
         version, position = max(0, self.ledger.complete - lag), self.length
-        self.say(Event(Kind.CLAIM, rank, self.lives[rank], place=buffer))
-        self.say(Event(Kind.SNAPSHOT, rank, self.lives[rank], position, version, buffer))
+        self.say(Claim(rank, self.lives[rank], buffer))
+        self.say(Snapshot(rank, self.lives[rank], buffer, version, position))
 
     def lose_place(self, host: int, lag: int) -> None:
         """The log is cut before somebody there has read it, who takes the ledger from such a replica's snapshot."""
@@ -225,7 +226,7 @@ def test_a_round_is_complete_when_every_living_host_has_it():
     cluster.reduce(0)
     cluster.reduce(2)
     assert cluster.ledger.complete == 0
-    assert cluster.say(done_by(cluster.ledger, 1)) == "round 0 complete"
+    assert cluster.say(done_by(cluster.ledger, 1)).reason == "round 0 complete"
 
 
 def test_a_round_is_reduced_again_without_the_work_of_a_host_that_is_given_up():
@@ -246,5 +247,5 @@ def test_a_round_is_reduced_again_without_the_work_of_a_host_that_is_given_up():
 @pytest.mark.parametrize("late", [agent(1, 1), gone(1, 0)])
 def test_what_is_said_of_an_older_agent_changes_nothing(late):
     cluster = Cluster()
-    assert cluster.say(late).startswith("ignored")
+    assert cluster.say(late).is_ignored
     assert cluster.ledger.hosts.living == {0, 1, 2}

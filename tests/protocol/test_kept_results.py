@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Claim, Snapshot
 from outpace.protocol.ledger import Ledger
 
 from .logs import arrive, done, started, sync
 
 
-def claim(rank: int, buffer: int) -> Event:
-    return Event(Kind.CLAIM, rank, 1, place=buffer)
+def claim(rank: int, buffer: int) -> Claim:
+    return Claim(rank, 1, buffer)
 
 
-def snapshot(rank: int, buffer: int, version: int) -> Event:
-    return Event(Kind.SNAPSHOT, rank, 1, 0, version, buffer)
+def snapshot(rank: int, buffer: int, version: int) -> Snapshot:
+    return Snapshot(rank, 1, buffer, version, position=0)
 
 
 def write_snapshot(ledger: Ledger, rank: int, buffer: int, version: int) -> None:
     ledger.apply(claim(rank, buffer))
-    assert not ledger.apply(snapshot(rank, buffer, version)).startswith("ignored")
+    assert not ledger.apply(snapshot(rank, buffer, version)).is_ignored
 
 
 def complete_one(ledger: Ledger, rank: int, version: int) -> None:
@@ -51,7 +51,7 @@ def test_of_two_snapshots_of_one_version_the_first_stays() -> None:
     ledger.apply(claim(0, 0))
     ledger.apply(claim(1, 1))
     ledger.apply(snapshot(1, 1, version=0))
-    assert ledger.apply(snapshot(0, 0, version=0)).startswith("ignored")
+    assert ledger.apply(snapshot(0, 0, version=0)).is_ignored
     assert ledger.snapshots.latest is not None
     assert ledger.snapshots.latest.buffer == 1
 
@@ -61,7 +61,7 @@ def test_a_snapshot_begun_before_a_resume_is_not_taken_for_one_after_it() -> Non
     ledger.apply(claim(1, 0))
     for rank in range(2):
         ledger.apply(sync(rank, resume_round=7))
-    assert ledger.apply(snapshot(1, 0, version=3)).startswith("ignored")
+    assert ledger.apply(snapshot(1, 0, version=3)).is_ignored
     assert ledger.snapshots.latest is None
     assert not ledger.snapshots.free(0, rank=0), "its writer may still be writing"
     write_snapshot(ledger, 1, 0, version=7)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 
 from .checkers import Audit, check_exact_majority, check_rows_and_slots, expected_by, seen_by
@@ -64,9 +65,9 @@ def plain(ledger: Ledger) -> Any:
 def test_ledger_agrees_with_the_reference_after_every_event(rules: Rules, choices: list[Choice], absent: int) -> None:
     reference = Reference(rules)
 
-    def compare(event: Event, reason: str) -> None:
+    def compare(event: Event, outcome: Outcome) -> None:
         reference.apply(event)
-        assert seen_by(run.ledger) == expected_by(reference), (event, reason)
+        assert seen_by(run.ledger) == expected_by(reference), (event, outcome)
 
     run = Run(rules, compare)
     begin(run, absent)
@@ -79,8 +80,8 @@ def test_ledger_agrees_with_the_reference_after_every_event(rules: Rules, choice
 def test_each_contribution_is_in_one_round_or_dropped_once(rules: Rules, choices: list[Choice]) -> None:
     audit = Audit()
 
-    def follow(event: Event, reason: str) -> None:
-        audit.note(run.ledger, event, reason)
+    def follow(event: Event, outcome: Outcome) -> None:
+        audit.note(run.ledger, event, outcome)
         audit.check(run.ledger)
 
     run = Run(rules, follow)
@@ -106,7 +107,7 @@ def test_rows_and_slots_in_use_are_never_given_out(rules: Rules, choices: list[C
 def test_no_two_attempts_in_a_row_share_a_slot(rules: Rules, choices: list[Choice]) -> None:
     tried: dict[tuple[int, int], int] = {}
 
-    def follow(event: Event, reason: str) -> None:
+    def follow(event: Event, outcome: Outcome) -> None:
         sealed = run.ledger.reducing
         if sealed is not None:
             before = tried.get((sealed.number, sealed.attempt - 1))
@@ -124,7 +125,7 @@ def test_no_two_attempts_in_a_row_share_a_slot(rules: Rules, choices: list[Choic
 def test_majority_is_at_least_half_or_all_who_can(rules: Rules, choices: list[Choice]) -> None:
     seen = [-1]
 
-    def follow(event: Event, reason: str) -> None:
+    def follow(event: Event, outcome: Outcome) -> None:
         sealed = run.ledger.reducing
         if sealed is not None and sealed.number > seen[-1]:
             seen.append(sealed.number)
@@ -179,6 +180,5 @@ def test_a_repeated_event_changes_nothing(rules: Rules, choices: list[Choice]) -
     for event in log_of(rules, choices):
         ledger.apply(event)
         before = plain(ledger)
-        reason = ledger.apply(event)
-        assert reason.startswith("ignored")
+        assert ledger.apply(event).is_ignored
         assert plain(ledger) == before

@@ -14,6 +14,7 @@ import pytest
 
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 
 from .checkers import Audit, check_exact_majority, check_rows_and_slots, expected_by, seen_by
@@ -52,15 +53,15 @@ def play_checked(rules: Rules, choices: list[Choice]) -> None:
     audit, reference, restored = Audit(), Reference(rules), Ledger(rules)
     newest = -1
 
-    def check(event: Event, reason: str) -> None:
+    def check(event: Event, outcome: Outcome) -> None:
         nonlocal restored, newest
         ledger = run.ledger
-        audit.note(ledger, event, reason)
+        audit.note(ledger, event, outcome)
         audit.check(ledger)
         check_rows_and_slots(ledger)
         reference.apply(event)
         assert seen_by(ledger) == expected_by(reference)
-        assert restored.apply(event) == reason
+        assert restored.apply(event) == outcome
         state = json.dumps(ledger.to_state())
         assert json.dumps(restored.to_state()) == state
         if len(run.log) % 7 == 0:

@@ -6,14 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.protocol.events import Event, Kind, arrival_of
+from outpace.protocol.events import Arrive
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import OutcomeKind
 from tests.protocol.logs import done, started
 
 
-def piece(rank: int, step: int, version: int, pieces: int, row: int, is_part: bool = True, planned: float = 4) -> Event:
+def piece(
+    rank: int, step: int, version: int, pieces: int, row: int, is_part: bool = True, planned: float = 4
+) -> Arrive:
     """The rank's so-manieth micro-batch at a version, summed up with those before."""
-    return Event(Kind.ARRIVE, rank, 1, step, version, row, arrival_of(pieces, is_part), float(pieces), planned)
+    return Arrive(rank, 1, step, version, row, float(pieces), planned, pieces, is_part)
 
 
 def nonblocking(world: int, **choices) -> Ledger:
@@ -22,8 +25,8 @@ def nonblocking(world: int, **choices) -> Ledger:
 
 def test_a_later_piece_takes_the_place_of_the_earlier_one():
     ledger = nonblocking(2)
-    assert ledger.apply(piece(0, 1, 0, 1, row=0)) == "1 in time so far"
-    assert ledger.apply(piece(0, 2, 0, 2, row=1)) == "2 in time so far"
+    assert ledger.apply(piece(0, 1, 0, 1, row=0)).reason == "1 in time so far"
+    assert ledger.apply(piece(0, 2, 0, 2, row=1)).reason == "2 in time so far"
     assert [(c.rank, c.row, c.pieces) for c in ledger.carried] == [(0, 1, 2)]
     assert ledger.free_row(0) == 0
 
@@ -44,7 +47,7 @@ def test_a_piece_whose_earlier_ones_are_sealed_is_not_taken_in_twice():
     ledger = nonblocking(2)
     ledger.apply(piece(0, 1, 0, 1, row=0))
     ledger.apply(piece(1, 1, 0, 1, row=0, is_part=False))
-    assert ledger.apply(piece(0, 2, 0, 2, row=1)) == "too late: the round that has its earlier pieces is sealed"
+    assert ledger.apply(piece(0, 2, 0, 2, row=1)).kind is OutcomeKind.TOO_LATE
     assert ledger.open.is_empty
     assert ledger.free_row(0) == 1
 
@@ -52,7 +55,7 @@ def test_a_piece_whose_earlier_ones_are_sealed_is_not_taken_in_twice():
 def test_a_rank_with_nothing_in_the_round_is_carried_as_late():
     ledger = nonblocking(2)
     ledger.apply(piece(1, 1, 0, 1, row=0, is_part=False))
-    assert ledger.apply(piece(0, 1, 0, 1, row=0)) == "late by 1 rounds: carried into round 1"
+    assert ledger.apply(piece(0, 1, 0, 1, row=0)).reason == "late by 1 rounds: carried into round 1"
 
 
 def test_late_work_and_two_rows_of_a_growing_sum_fit_side_by_side():
@@ -63,7 +66,7 @@ def test_late_work_and_two_rows_of_a_growing_sum_fit_side_by_side():
     for number in range(1, 6):
         row = ledger.free_row(0)
         assert row is not None
-        assert ledger.apply(piece(0, 1 + number, 1, number, row)) == f"{number} in time so far"
+        assert ledger.apply(piece(0, 1 + number, 1, number, row)).reason == f"{number} in time so far"
 
 
 def test_a_share_of_the_planned_work_is_waited_for():
@@ -85,12 +88,12 @@ def test_a_quorum_of_work_is_met_exactly_and_by_fresh_gradients_alone(order, bat
     for rank in order:
         steps[rank] += 1
         row = ledger.free_row(rank)
-        said = ledger.apply(piece(rank, steps[rank], versions[rank], pieces[rank] + 1, row))
+        outcome = ledger.apply(piece(rank, steps[rank], versions[rank], pieces[rank] + 1, row))
         pieces[rank] += 1
         if ledger.reducing is not None:
             rounds.append(ledger.reducing)
             ledger.apply(done(ledger))
-        if "dropped" in said or versions[rank] < ledger.round:
+        if outcome.kind is OutcomeKind.DROPPED or versions[rank] < ledger.round:
             versions[rank], pieces[rank] = ledger.round, 0
     for sealed in rounds:
         assert sum(c.samples for c in sealed.contributions) == batch
@@ -107,7 +110,7 @@ def test_one_at_a_time_applies_each_gradient_alone_and_within_its_delay(order, d
         row = ledger.free_row(rank)
         if row is not None:
             steps[rank] += 1
-            ledger.apply(Event(Kind.ARRIVE, rank, 1, steps[rank], versions[rank], row, 0, 1.0, 1.0))
+            ledger.apply(Arrive(rank, 1, steps[rank], versions[rank], row))
         while ledger.reducing is not None and (turn % 3 == 0 or not slow_reduction):
             sealed = ledger.reducing
             assert len(sealed.contributions) == 1
@@ -123,4 +126,4 @@ def test_parts_survive_a_snapshot():
     ledger = nonblocking(2)
     ledger.apply(piece(0, 1, 0, 1, row=0))
     copy = Ledger.from_state(ledger.rules, json.loads(json.dumps(ledger.to_state())))
-    assert copy.apply(piece(0, 2, 0, 2, row=1)) == "2 in time so far"
+    assert copy.apply(piece(0, 2, 0, 2, row=1)).reason == "2 in time so far"

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Dead, Finish, Join, Publish, Read, Swap, Sync
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Publishing, Rules
 
 FREEZES = ("", "first", "path")
@@ -17,26 +18,26 @@ def joined(world: int, **choices) -> Ledger:
     rules = Rules(world, quorum="solo", grace=0.0, min_ranks=1, publishes=Publishing(**choices))
     ledger = Ledger(rules)
     for rank in range(world):
-        ledger.apply(Event(Kind.JOIN, rank, 1))
+        ledger.apply(Join(rank, 1))
     return ledger
 
 
-def publish(ledger: Ledger, rank: int, iteration: int) -> str:
+def publish(ledger: Ledger, rank: int, iteration: int) -> Outcome:
     generation, life = ledger.published.shelves[rank].generation, ledger.members.by_rank[rank].incarnation
-    return ledger.apply(Event(Kind.PUBLISH, rank, life, iteration, generation))
+    return ledger.apply(Publish(rank, life, iteration, generation))
 
 
-def read(ledger: Ledger, rank: int, iteration: int) -> str:
-    return ledger.apply(Event(Kind.READ, rank, ledger.members.by_rank[rank].incarnation, iteration))
+def read(ledger: Ledger, rank: int, iteration: int) -> Outcome:
+    return ledger.apply(Read(rank, ledger.members.by_rank[rank].incarnation, iteration))
 
 
-def restart(ledger: Ledger, rank: int) -> str:
-    return ledger.apply(Event(Kind.JOIN, rank, ledger.members.by_rank[rank].incarnation + 1))
+def restart(ledger: Ledger, rank: int) -> Outcome:
+    return ledger.apply(Join(rank, ledger.members.by_rank[rank].incarnation + 1))
 
 
-def swap(ledger: Ledger, rank: int, peer: int) -> str:
+def swap(ledger: Ledger, rank: int, peer: int) -> Outcome:
     shelves = ledger.published.shelves
-    return ledger.apply(Event(Kind.SWAP, rank, 1, shelves[peer].generation, shelves[rank].generation, peer))
+    return ledger.apply(Swap(rank, 1, peer, shelves[rank].generation, shelves[peer].generation))
 
 
 def rows_of(ledger: Ledger) -> list[int]:
@@ -64,14 +65,14 @@ def test_every_row_is_in_one_place_and_a_whole_publication_is_not_written_again(
         before, life = published.open, ledger.members.by_rank[rank].incarnation
         if action == "publish":
             iterations[rank] = max(iterations[rank], published.shelves[rank].first)
-            if not publish(ledger, rank, iterations[rank]).startswith("ignored"):
+            if not publish(ledger, rank, iterations[rank]).is_ignored:
                 iterations[rank] += 1
         elif action == "swap" and not freeze:
             swap(ledger, rank, (rank + 1) % 4)
         elif action == "sync":
-            ledger.apply(Event(Kind.SYNC, rank, life, ledger.sync.generation))
+            ledger.apply(Sync(rank, life, ledger.sync.generation))
         elif action == "die":
-            ledger.apply(Event(Kind.DEAD, rank, life))
+            ledger.apply(Dead(rank, life))
         elif action == "restart":
             restart(ledger, rank)
         assert published.open >= before
@@ -110,7 +111,7 @@ def test_what_all_have_to_read_is_not_written_again_before_they_have(steps):
     for action, rank in steps:
         member = ledger.members.by_rank[rank]
         if action == "die":
-            ledger.apply(Event(Kind.DEAD, rank, member.incarnation))
+            ledger.apply(Dead(rank, member.incarnation))
         elif action == "restart":
             restart(ledger, rank)
             iterations[rank], waits[rank] = max(iterations[rank], published.shelves[rank].first), False
@@ -131,7 +132,7 @@ def test_what_all_have_to_read_is_not_written_again_before_they_have(steps):
         ledger = Ledger.from_state(ledger.rules, json.loads(json.dumps(ledger.to_state())))
         published = ledger.published
     for other in (1, 2):
-        ledger.apply(Event(Kind.DEAD, other, ledger.members.by_rank[other].incarnation))
+        ledger.apply(Dead(other, ledger.members.by_rank[other].incarnation))
     read(ledger, 0, published.open)
     assert published.may_write(0), "nobody else is left to read"
 
@@ -140,7 +141,7 @@ def test_what_all_have_to_read_is_not_written_again_before_they_have(steps):
 def test_a_rank_restarted_in_front_of_a_meeting_is_waited_for_and_holds_nobody_up_afterwards(reads):
     ledger = joined(2, freeze="first", sync_every=2)
     publish(ledger, 0, 0)
-    ledger.apply(Event(Kind.DEAD, 1, 1))
+    ledger.apply(Dead(1, 1))
     restart(ledger, 1)
     assert ledger.published.shelves[1].first == 1
     publish(ledger, 0, 1)
@@ -162,7 +163,7 @@ def test_a_rank_restarted_in_front_of_a_meeting_is_waited_for_and_holds_nobody_u
 def test_a_rank_that_dies_after_it_came_to_a_meeting_is_not_waited_for_when_it_is_back():
     ledger = joined(3, freeze="first", sync_every=1)
     publish(ledger, 0, 0)
-    ledger.apply(Event(Kind.DEAD, 0, 1))
+    ledger.apply(Dead(0, 1))
     restart(ledger, 0)
     assert ledger.published.shelves[0].first == 1, "it published iteration 0 in its life before"
     publish(ledger, 1, 0)
@@ -183,10 +184,10 @@ def test_what_is_older_than_the_bound_is_averaged_with_by_nobody():
         there = [place.rank for place in ledger.published.current(range(3))]
         assert there == ([0, 1] if iteration < 2 else [0]), iteration
         assert list(ledger.published.frozen[iteration].publications) == ([0, 1] if iteration < 3 else [0])
-    assert publish(ledger, 2, 0) == "late by 4 iterations: dropped, the bound is 2"
+    assert publish(ledger, 2, 0).reason == "late by 4 iterations: dropped, the bound is 2"
     assert [place.rank for place in ledger.published.current(range(3))] == [0]
     assert ledger.members.tallies[2].dropped == 1
-    assert publish(ledger, 1, 2) == "late by 2 iterations: merged with what is there"
+    assert publish(ledger, 1, 2).reason == "late by 2 iterations: merged with what is there"
     assert [place.rank for place in ledger.published.current(range(3))] == [0, 1]
 
 
@@ -207,10 +208,10 @@ def test_what_was_frozen_is_whole_until_one_of_its_ranks_has_published_twice():
 
 def test_the_first_to_come_activates_an_iteration_for_all():
     ledger = joined(3, freeze="first", sync_every=4)
-    assert publish(ledger, 1, 0) == "on time"
+    assert publish(ledger, 1, 0).reason == "on time"
     assert ledger.published.open == 1
     assert list(ledger.published.frozen[0].publications) == [1]
-    assert publish(ledger, 0, 0) == "late by 1 iterations: merged with what is there"
+    assert publish(ledger, 0, 0).reason == "late by 1 iterations: merged with what is there"
 
 
 def test_a_meeting_waits_for_everybody_who_takes_part():
@@ -223,7 +224,7 @@ def test_a_meeting_waits_for_everybody_who_takes_part():
     assert {p.iteration for p in ledger.published.frozen[0].publications.values()} == {0}
     publish(ledger, 0, 1)
     publish(ledger, 1, 1)
-    ledger.apply(Event(Kind.FINISH, 2, 1))
+    ledger.apply(Finish(2, 1))
     assert ledger.published.open == 2
 
 
@@ -243,13 +244,14 @@ def test_a_swap_takes_effect_only_if_neither_changed_meanwhile():
     ledger = joined(2, rows=3)
     publish(ledger, 0, 0)
     publish(ledger, 1, 0)
-    stale = Event(Kind.SWAP, 0, 1, ledger.published.shelves[1].generation, ledger.published.shelves[0].generation, 1)
+    shelves = ledger.published.shelves
+    stale = Swap(0, 1, 1, shelves[0].generation, shelves[1].generation)
     publish(ledger, 1, 1)
     before = [(s.current, s.generation) for s in ledger.published.shelves.values()]
-    assert ledger.apply(stale).startswith("ignored")
+    assert ledger.apply(stale).is_ignored
     assert [(s.current, s.generation) for s in ledger.published.shelves.values()] == before
     spares = list(ledger.published.shelves[0].spares)
-    assert not swap(ledger, 0, 1).startswith("ignored")
+    assert not swap(ledger, 0, 1).is_ignored
     assert [s.current.row for s in ledger.published.shelves.values()] == spares
     assert rows_of(ledger) == list(range(6))
 
@@ -260,15 +262,15 @@ def test_a_publication_on_top_of_a_swap_it_has_not_seen_is_ignored():
     publish(ledger, 1, 0)
     generation = ledger.published.shelves[1].generation
     swap(ledger, 0, 1)
-    assert ledger.apply(Event(Kind.PUBLISH, 1, 1, 1, generation)).startswith("ignored: its weights were changed")
+    assert ledger.apply(Publish(1, 1, 1, generation)).reason.startswith("ignored: its weights were changed")
 
 
-@pytest.mark.parametrize("leaves", [Kind.DEAD, Kind.FINISH])
+@pytest.mark.parametrize("leaves", [Dead, Finish])
 def test_nobody_waits_for_who_has_left(leaves):
     ledger = joined(3, rows=3)
     publish(ledger, 0, 0)
     assert not ledger.published.is_settled(2, 0)
-    ledger.apply(Event(leaves, 2, 1))
+    ledger.apply(leaves(2, 1))
     assert ledger.published.is_settled(2, 0)
     assert ledger.published.has_read_all(2, 0)
 
@@ -280,8 +282,8 @@ def test_a_restarted_rank_takes_part_from_where_the_others_are(is_noticed):
     for iteration in range(5):
         publish(ledger, 0, iteration)
     if is_noticed:
-        ledger.apply(Event(Kind.DEAD, 1, 1))
-    ledger.apply(Event(Kind.JOIN, 1, 2))
+        ledger.apply(Dead(1, 1))
+    ledger.apply(Join(1, 2))
     assert not list(ledger.published.current([1]))
     assert ledger.published.shelves[1].first == 5
     assert ledger.published.is_settled(1, 4)

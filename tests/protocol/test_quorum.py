@@ -90,7 +90,7 @@ def test_carried_ones_do_not_count_towards_the_quorum() -> None:
     ledger.apply(arrive(1, 0))
     ledger.apply(done(ledger))
     ledger.apply(arrive(0, 1))
-    assert ledger.apply(arrive(2, 0)) == "late by 1 rounds: carried into round 1"
+    assert ledger.apply(arrive(2, 0)).reason == "late by 1 rounds: carried into round 1"
     assert ledger.reducing is None
     ledger.apply(arrive(1, 1))
     assert sealed_ranks(ledger) == [0, 1, 2]
@@ -112,7 +112,7 @@ def test_grace_leaves_the_round_open_until_its_seal() -> None:
     ledger = started(3, quorum="majority", grace=0.5)
     ledger.apply(arrive(0, 0, at_ns=100))
     assert ledger.deadline_ns is None
-    assert ledger.apply(seal(0)).startswith("ignored")
+    assert ledger.apply(seal(0)).is_ignored
     ledger.apply(arrive(1, 0, at_ns=200))
     assert ledger.deadline_ns == 500_000_200
     ledger.apply(seal(0))

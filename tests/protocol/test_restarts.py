@@ -9,7 +9,7 @@ from .logs import arrive, dead, done, finish, join, started
 
 
 def leaves_for_good(rank: int, incarnation: int = 1) -> Event:
-    return finish(rank, incarnation)._replace(place=1)
+    return finish(rank, incarnation)._replace(ends_process=True)
 
 
 def after(ledger: Ledger, *events: Event) -> Ledger:
@@ -48,7 +48,7 @@ def test_a_rank_that_has_finished_may_still_leave_for_good() -> None:
 def test_the_end_stays_the_end_whoever_ends_or_comes_afterwards() -> None:
     ledger = after(started(2, restarts=True), finish(0), finish(1))
     assert ledger.ended
-    assert ledger.apply(join(1, 2)) == "ignored: all ranks have finished"
+    assert ledger.apply(join(1, 2)).reason == "ignored: all ranks have finished"
     assert after(ledger, dead(0), dead(1)).ended
     assert Ledger.from_state(ledger.rules, ledger.to_state()).ended
 

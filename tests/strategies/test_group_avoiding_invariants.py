@@ -11,7 +11,7 @@ import torch
 from by_hand import Look, Table, Walk, assert_near, noise, quadratics, sgd, walk
 from torch import Tensor
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Publish
 from outpace.simulation import Scenario, simulate_timing
 from outpace.strategies.wagma import Wagma
 
@@ -116,7 +116,7 @@ def times(choice: str, paces: tuple[object, ...], steps: int) -> tuple[dict[int,
     seen: dict[int, list[float]] = {rank: [] for rank in range(len(paces))}
 
     def watch(event: Event, _: str) -> None:
-        if event.kind == Kind.PUBLISH:
+        if isinstance(event, Publish):
             seen[event.rank].append(event.time_ns / 1e6)
 
     table = Table(*paces)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import torch
 from by_hand import Table, sgd, walk, walk_in_rounds
 
 from outpace.errors import InvalidRules, RankFailed, UnknownName
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Event
 from outpace.simulation import Scenario, simulate_timing
 from outpace.strategies import strategy
 from outpace.strategies.registry import names
@@ -115,6 +115,6 @@ def test_a_threshold_shorter_than_one_micro_batch_is_refused_in_timing_alone_too
         simulate_timing(
             "dropcompute:tau_ms=5",
             Scenario(ranks=2, steps=10, network="zero"),
-            watch=lambda event, _: arrived.append(event) if event.kind == Kind.ARRIVE else None,
+            watch=lambda event, _: arrived.append(event) if isinstance(event, Arrive) else None,
         )
     assert not arrived

@@ -9,7 +9,7 @@ import pytest
 from by_hand import Table
 
 from outpace.mixing.schedules import pairs, push_sources
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Done, Event, Finish, Publish
 from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.strategies import strategy
 
@@ -27,11 +27,11 @@ def timed(choice: str, steps: int = 12, paces: Sequence[object] = MS, **options:
 
 def done_ms(seen: Sequence[Event]) -> list[float]:
     """When each round was complete."""
-    return [event.time_ns / 1e6 for event in seen if event.kind == Kind.DONE]
+    return [event.time_ns / 1e6 for event in seen if isinstance(event, Done)]
 
 
 def published_ms(seen: Sequence[Event], rank: int) -> list[float]:
-    return [event.time_ns / 1e6 for event in seen if event.kind == Kind.PUBLISH and event.rank == rank]
+    return [event.time_ns / 1e6 for event in seen if isinstance(event, Publish) and event.rank == rank]
 
 
 def every(milliseconds: float, times: int) -> list[float]:
@@ -100,7 +100,7 @@ def test_nobody_waits(choice: str) -> None:
 def test_where_nobody_waits_every_rank_ends_after_its_own_computing(choice: str) -> None:
     run, seen = timed(choice)
     assert run.seconds == pytest.approx(12 * max(MS) / 1e3)
-    left = {event.rank: event.time_ns / 1e6 for event in seen if event.kind == Kind.FINISH}
+    left = {event.rank: event.time_ns / 1e6 for event in seen if isinstance(event, Finish)}
     assert [left[rank] for rank in range(len(MS))] == pytest.approx([12 * mine for mine in MS])
 
 
@@ -174,7 +174,7 @@ def test_a_rank_waits_for_those_it_averages_with_and_for_nobody_else(choice: str
     run, seen = timed(choice, steps=6, paces=WILD)
     for rank in range(world):
         begun = [0.0, *(row[rank] for row in ends[:-1])]
-        left = [event.time_ns / 1e6 for event in seen if event.kind == Kind.FINISH and event.rank == rank]
+        left = [event.time_ns / 1e6 for event in seen if isinstance(event, Finish) and event.rank == rank]
         assert left == [pytest.approx(ends[-1][rank])]
         waits = [
             end - start - mine for end, start, mine in zip((r[rank] for r in ends), begun, WILD[rank], strict=True)

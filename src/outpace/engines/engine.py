@@ -17,8 +17,9 @@ from outpace.engines.replay import Replay
 from outpace.engines.weights import PublishedWeights
 from outpace.errors import OutpaceError, TrainingOver
 from outpace.interface import Ticket, Work
-from outpace.protocol.events import Event, Kind, arrival_of
+from outpace.protocol.events import Arrive, Finish, Join, Seal, Sync, Tell
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import OutcomeKind
 from outpace.protocol.rules import Rules
 
 AT_THE_END = 2  #: where ranks leave what they exchange in `finish`; synchronisations take 0 and 1 in turn
@@ -99,7 +100,7 @@ class Engine:
         self.came_late = self.ledger.started
         known = self.ledger.members.by_rank.get(self.rank)
         self.log.incarnation = 1 if known is None else known.incarnation + 1
-        self.say(Kind.JOIN)
+        self.log.append(Join(self.rank, self.incarnation))
         if self.ledger.over:
             raise TrainingOver(why_over(self.rank))
         await self.until(lambda: self.ledger.started, "for every rank to join")
@@ -121,7 +122,7 @@ class Engine:
         if not self.has_left:
             self._leave_for_exchange(AT_THE_END)
         if not self.has_left or for_good:
-            self.say(Kind.FINISH, place=int(for_good))
+            self.log.append(Finish(self.rank, self.incarnation, for_good))
             self.has_left = True  # only now: interrupted before, it has to be said again, which does no harm
 
     def close(self) -> None:
@@ -142,7 +143,8 @@ class Engine:
             self.replica.begin_anew()
         generation = self.ledger.sync.generation
         self._leave_for_exchange(generation % 2)
-        self.say(Kind.SYNC, generation, 0 if resume_round is None else resume_round + 1, self.steps)
+        resume = 0 if resume_round is None else resume_round + 1
+        self.log.append(Sync(self.rank, self.incarnation, generation, resume, self.steps))
         purpose = "in synchronize() for every rank that has data left"
         self._lonely.begin(self.now_s())
 
@@ -211,20 +213,23 @@ class Engine:
     def _arrive(
         self, row: int, version: int, samples: float, planned: float = 1.0, pieces: int = 1, is_part: bool = False
     ) -> Ticket:
-        log, attempt = self.log, arrival_of(pieces, is_part)
+        log = self.log
         self._contributed = step = self._contributed + 1
-        reason = log.append(
-            Event(Kind.ARRIVE, self.rank, log.incarnation, step, version, row, attempt, samples, planned)
+        kind, reason, entered = log.append(
+            Arrive(self.rank, log.incarnation, step, version, row, samples, planned, pieces, is_part)
         )
-        if reason.startswith("ignored") and "arrived before" not in reason:
+        if kind is OutcomeKind.IGNORED:
             raise OutpaceError(
-                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
-                "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
+                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this "
+                "rank was replaced, or an earlier synchronize() or finish() was interrupted. Make a new "
+                "DistributedOptimizer"
             )
-        is_dropped = "dropped" in reason  # recorded as such: nobody need compute it again
-        is_kept = (is_dropped or reason.startswith("too late")) and bool(self.replica.give_up(step))
-        taken = is_dropped or is_kept or not reason.startswith("too late")
-        entered = log.ledger.members.by_rank[self.rank].last_round
+        is_dropped = kind is OutcomeKind.DROPPED  # recorded as such: nobody need compute it again
+        is_too_late = kind is OutcomeKind.TOO_LATE
+        is_kept = (is_dropped or is_too_late) and bool(self.replica.give_up(step))
+        taken = is_kept or not is_too_late
+        if entered < 0:
+            entered = log.ledger.members.by_rank[self.rank].last_round
         waits = taken and not is_dropped and not is_part and self.rules.counts(entered - version)
         return Ticket(step, entered, waits, reason, taken)
 
@@ -252,7 +257,7 @@ class Engine:
 
     def tell(self, step: int, index: int, value: float) -> None:
         """Tells all ranks a number."""
-        self.log.append(Event(Kind.TELL, self.rank, self.incarnation, step, place=index, value=value))
+        self.log.append(Tell(self.rank, self.incarnation, step, index, value))
 
     def pending(self) -> list[dict[str, Any]]:
         """Copies of this rank's contributions that no round has taken in yet."""
@@ -340,12 +345,8 @@ class Engine:
     def _seal(self) -> bool:
         if not self.log.is_seal_due():
             return False
-        self.log.append(Event(Kind.SEAL, self.rank, round=self.ledger.sealable))
+        self.log.append(Seal(self.ledger.sealable))
         return True
-
-    def say(self, kind: Kind, step: int = 0, round_: int = 0, place: int = 0, samples: float = 0.0) -> str:
-        """Appends an event about this rank itself."""
-        return self.log.append(Event(kind, self.rank, self.incarnation, step, round_, place, 0, samples))
 
 
 def why_over(rank: int) -> str:

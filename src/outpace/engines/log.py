@@ -14,6 +14,7 @@ from typing import Protocol
 
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 
 
 class Wait:
@@ -52,7 +53,7 @@ class Log(Protocol):
     def look(self) -> None:
         """Reads what is new."""
 
-    def append(self, event: Event) -> str:
+    def append(self, event: Event) -> Outcome:
         """Adds an event and reads on until it is in the ledger. Returns what became of it."""
 
     def is_seal_due(self) -> bool:

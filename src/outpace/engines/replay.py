@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from outpace.interface import Replica, Result
-from outpace.protocol.events import Kind
+from outpace.protocol.events import Claim, Snapshot
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.snapshots import SnapshotPlace
 
@@ -196,12 +196,12 @@ class Replay:
         """`anew`: it takes the place of one of the same version, if no round went on from that yet."""
         engine, log = self._engine, self._log
         buffer = log.ledger.snapshots.free_buffer(engine.rank)
-        engine.say(Kind.CLAIM, place=buffer)
+        log.append(Claim(engine.rank, log.incarnation, buffer))
         if log.ledger.snapshots.claims.get(buffer) != (engine.rank, log.incarnation):
             return  # another rank was quicker; its snapshot serves as well
         version, position = self._replica.version, log.position
         await self._memory.save(buffer, self._replica.capture(), version, log.ledger, position)
-        engine.say(Kind.SNAPSHOT, position, version, buffer, samples=float(anew))
+        log.append(Snapshot(engine.rank, log.incarnation, buffer, version, position, anew))
         written = SnapshotPlace(buffer, version, position)
         if log.ledger.snapshots.latest == written:
             log.cut(position, buffer)

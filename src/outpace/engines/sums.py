@@ -15,6 +15,7 @@ import torch
 from outpace.codecs import codec, contribution_seed
 from outpace.codecs.base import add_rows
 from outpace.interface import Notes, Own
+from outpace.protocol.events import Done
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
 from outpace.vector import Chunk, accumulator, view
@@ -188,3 +189,9 @@ def mixed_notes(notes: Sequence[tuple[Notes, float]], own: Own | None) -> Notes:
     terms = [*notes, (own.notes, own.weight)] if own is not None else notes
     shortest = min((len(values) for values, _ in terms), default=0)
     return tuple(sum(values[i] * weight for values, weight in terms) for i in range(shortest))
+
+
+def done(host: int, sealed: Round, clip: float) -> Done:
+    """The event that ends an attempt, with the factor that `RowSums.clip` found."""
+    is_void = math.isnan(clip)
+    return Done(host, sealed.number, sealed.attempt, sealed.slot, 1.0 if is_void else clip, is_void)

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 from outpace.engines.memory import Term
 from outpace.interface import Mixed, Notes, Own, Tensors
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Publish, Read, Swap, Withdraw
 from outpace.protocol.hosts import address
+from outpace.protocol.outcome import OutcomeKind
 from outpace.protocol.publications import Frozen, Shelf
 from outpace.protocol.published import EVERYBODY, Published
 
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine
 
-UNDONE = ("ignored", "unknown")  #: what became of a swap that did not take effect, or may not have: it is done again
+UNDONE = (OutcomeKind.IGNORED, OutcomeKind.UNKNOWN)  #: a swap that did not take effect, or may not have, is done again
 
 
 class PublishedWeights:
@@ -42,7 +43,8 @@ class PublishedWeights:
         await self._memory.publish(self._published.next_row(self._rank), values, notes, readers)
         shelf = self._own_shelf
         generation, count = shelf.generation if shelf.current is None else self._based_on, shelf.count
-        self._engine.say(Kind.PUBLISH, iteration, generation, samples=address(self._engine.rules, readers))
+        hosts = address(self._engine.rules, readers)
+        self._log.append(Publish(self._rank, self._log.incarnation, iteration, generation, hosts))
         if self._own_shelf.count == count:
             return False
         self._based_on = generation + 1
@@ -72,7 +74,7 @@ class PublishedWeights:
         terms = [(place, shares[key]) for key, place in places.items() if place is not None]
         mixed = await self._memory.mix(terms, together, own)
         if any(place.rank != self._rank for place, _ in terms):
-            self._engine.say(Kind.READ, read)
+            self._log.append(Read(self._rank, self._log.incarnation, read))
         return mixed
 
     async def mix_frozen(self, frozen: Frozen, shares: Mapping[int, float]) -> Mixed | None:
@@ -98,7 +100,7 @@ class PublishedWeights:
             if not is_held and not self._published.are_whole(ranks, stamp):
                 return None
         if frozen is not None and is_held:
-            self._engine.say(Kind.READ, frozen.number)
+            self._log.append(Read(self._rank, self._log.incarnation, frozen.number))
         return mean
 
     async def until_frozen(self, iteration: int) -> Frozen:
@@ -132,8 +134,7 @@ class PublishedWeights:
             mean = await self._memory.mix([(mine.current, 0.5), (theirs.current, 0.5)], together=False)
             for row in rows:
                 self._memory.put(row, mean.tensors)
-            event = Event(Kind.SWAP, self._rank, self._log.incarnation, generations[1], generations[0], peer)
-            if not self._log.append(event).startswith(UNDONE):
+            if self._log.append(Swap(self._rank, self._log.incarnation, peer, *generations)).kind not in UNDONE:
                 self._based_on = generations[0] + 1
                 return mean
 
@@ -153,7 +154,7 @@ class PublishedWeights:
 
     async def withdraw(self) -> None:
         """Nobody can swap with this rank before it publishes again, unless somebody just did."""
-        self._engine.say(Kind.WITHDRAW, round_=self._based_on)
+        self._log.append(Withdraw(self._rank, self._log.incarnation, self._based_on))
 
     # -- details ---------------------------------------------------------------------------------------------------
 

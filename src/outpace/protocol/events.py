@@ -1,58 +1,207 @@
-"""The events of the log. Owns their names and fields; knows nothing of how they are stored."""
+"""The events of the log, one type for each kind. Owns their names and fields; knows nothing of how they are stored.
+
+`time_ns` is when an event was appended, by the clock of all ranks; the appender stamps it.
+"""
 
 from __future__ import annotations
 
-from enum import IntEnum
 from typing import NamedTuple
 
 
-class Kind(IntEnum):
-    """What happened."""
+class Join(NamedTuple):
+    """A rank's incarnation becomes a member."""
 
-    JOIN = 1  #: a rank's incarnation becomes a member
-    ARRIVE = 2  #: a row is completely written: a contribution
-    SEAL = 3  #: grace is over, the open round's set is frozen
-    ATTEMPT = 4  #: the sealed round is reduced again, into another slot
-    REFUSE = 5  #: a contribution of the sealed round is not finite
-    DONE = 6  #: the sealed round's result lies in its slot
-    SYNC = 7  #: a rank waits in `synchronize`
-    FINISH = 8  #: a rank has no more data
-    DEAD = 9  #: a rank's incarnation no longer lives
-    CLAIM = 10  #: a rank begins to write a snapshot into a buffer
-    SNAPSHOT = 11  #: that snapshot is complete
-    PUBLISH = 12  #: a rank's weights lie in its next row, for others to read
-    READ = 13  #: a rank has read what was published for it up to some iteration
-    SWAP = 14  #: two ranks' weights become the mean of both
-    TELL = 15  #: a rank tells all a number it measured
-    WITHDRAW = 16  #: a rank takes its published weights back: nobody may swap with it any more
-    AGENT = 17  #: a host's agent begins, under a new number: the agents form a new group
-    GONE = 18  #: a host is given up, with all its ranks and what they have contributed
-
-
-class Event(NamedTuple):
-    """One record. Fields a kind does not use stay zero."""
-
-    kind: int
-    rank: int  #: AGENT, GONE and DONE: the host
-    incarnation: int = 0  #: AGENT and GONE: the number of the host's agent
-    step: int = 0  #: the rank's own step; SYNC: the generation it enters; SNAPSHOT: log position it carries
-    round: int = 0  #: the round meant; ARRIVE: the version the gradient was computed at; PUBLISH and so on: generation
-    place: int = 0  #: row, slot or buffer; SWAP: the peer; SYNC: local steps so far; FINISH: 1 if its process ends
-    attempt: int = 0  #: ARRIVE: `pieces_of` tells what it says
-    samples: float = 0.0  #: PUBLISH: the hosts of its readers, see `hosts.address`; SNAPSHOT: 1 if of loaded weights
-    value: float = 0.0  #: DONE: clip factor, NaN when the result overflowed; ARRIVE: planned samples; TELL: the number
+    rank: int
+    incarnation: int
     time_ns: int = 0
 
 
-def arrival_of(pieces: int, is_part: bool) -> int:
-    """What ARRIVE's `attempt` says: of how many pieces the row is the sum, and whether more of it may follow."""
-    return 2 * (pieces - 1) + is_part
+class Arrive(NamedTuple):
+    """A row is completely written: a contribution."""
+
+    rank: int
+    incarnation: int
+    step: int  #: the rank's own
+    version: int  #: that the gradient was computed at
+    row: int
+    samples: float = 1.0
+    planned: float = 1.0  #: samples it would have had if its rank had finished everything
+    pieces: int = 1  #: micro-batches that the row is the sum of
+    is_part: bool = False  #: more of it may follow
+    time_ns: int = 0
 
 
-def pieces_of(attempt: int) -> tuple[int, bool]:
-    """The inverse of `arrival_of`.
+class Seal(NamedTuple):
+    """Grace is over: the open round, or the open published iteration, is frozen."""
 
-    >>> pieces_of(arrival_of(3, is_part=True))
-    (3, True)
-    """
-    return attempt // 2 + 1, bool(attempt % 2)
+    number: int
+    time_ns: int = 0
+
+
+class Attempt(NamedTuple):
+    """The sealed round is reduced again, into another slot."""
+
+    round: int
+    attempt: int
+    slot: int
+    time_ns: int = 0
+
+
+class Refuse(NamedTuple):
+    """A contribution of the sealed round is not finite."""
+
+    rank: int
+    incarnation: int
+    step: int
+    round: int
+    time_ns: int = 0
+
+
+class Done(NamedTuple):
+    """The sealed round's result lies in its slot, on this host."""
+
+    host: int
+    round: int
+    attempt: int
+    slot: int
+    clip: float = 1.0
+    void: bool = False  #: the result overflowed
+    time_ns: int = 0
+
+
+class Sync(NamedTuple):
+    """A rank waits in `synchronize`."""
+
+    rank: int
+    incarnation: int
+    generation: int  #: of the synchronisation it enters
+    resume: int = 0  #: one more than the round of the checkpoint it brings, 0 for none
+    steps: int = 0  #: local ones so far
+    time_ns: int = 0
+
+
+class Finish(NamedTuple):
+    """A rank has no more data."""
+
+    rank: int
+    incarnation: int
+    ends_process: bool = False
+    time_ns: int = 0
+
+
+class Dead(NamedTuple):
+    """A rank's incarnation no longer lives."""
+
+    rank: int
+    incarnation: int
+    time_ns: int = 0
+
+
+class Claim(NamedTuple):
+    """A rank begins to write a snapshot into a buffer."""
+
+    rank: int
+    incarnation: int
+    buffer: int
+    time_ns: int = 0
+
+
+class Snapshot(NamedTuple):
+    """That snapshot is complete."""
+
+    rank: int
+    incarnation: int
+    buffer: int
+    version: int
+    position: int  #: in the log, of the ledger it carries
+    is_anew: bool = False  #: of weights that were loaded
+    time_ns: int = 0
+
+
+class Publish(NamedTuple):
+    """A rank's weights lie in its next row, for others to read."""
+
+    rank: int
+    incarnation: int
+    iteration: int
+    generation: int
+    reader_hosts: int = 0  #: a set of hosts as a bit mask, see `hosts.address`
+    time_ns: int = 0
+
+
+class Read(NamedTuple):
+    """A rank has read what was published for it up to an iteration."""
+
+    rank: int
+    incarnation: int
+    iteration: int
+    time_ns: int = 0
+
+
+class Swap(NamedTuple):
+    """Two ranks' weights become the mean of both."""
+
+    rank: int
+    incarnation: int
+    peer: int
+    generation: int
+    peer_generation: int
+    time_ns: int = 0
+
+
+class Tell(NamedTuple):
+    """A rank tells all a number it measured."""
+
+    rank: int
+    incarnation: int
+    step: int
+    index: int  # type: ignore[assignment]
+    value: float
+    time_ns: int = 0
+
+
+class Withdraw(NamedTuple):
+    """A rank takes its published weights back: nobody may swap with it any more."""
+
+    rank: int
+    incarnation: int
+    generation: int
+    time_ns: int = 0
+
+
+class Agent(NamedTuple):
+    """A host's agent begins, under a new number: the agents form a new group."""
+
+    host: int
+    number: int
+    time_ns: int = 0
+
+
+class Gone(NamedTuple):
+    """A host is given up, with all its ranks and what they have contributed."""
+
+    host: int
+    number: int  #: of its agent
+    time_ns: int = 0
+
+
+Event = (
+    Join
+    | Arrive
+    | Seal
+    | Attempt
+    | Refuse
+    | Done
+    | Sync
+    | Finish
+    | Dead
+    | Claim
+    | Snapshot
+    | Publish
+    | Read
+    | Swap
+    | Tell
+    | Withdraw
+    | Agent
+    | Gone
+)

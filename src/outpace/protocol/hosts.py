@@ -11,7 +11,7 @@ from typing import Any
 
 from outpace.protocol.rules import Rules
 
-_BITS = 52  #: whole numbers of so many bits pass through a float unchanged
+_BITS = 63  #: of a mask of hosts
 
 
 class Hosts:
@@ -70,15 +70,15 @@ class Hosts:
         return hosts
 
 
-def address(rules: Rules, readers: Iterable[int]) -> float:
-    """The hosts of these ranks as one number, for a record. 0 stands for all, as does no reader at all.
+def address(rules: Rules, readers: Iterable[int]) -> int:
+    """The hosts of these ranks as a bit mask, for a record. 0 stands for all, as does no reader at all.
 
     >>> address(Rules(4, hosts=(0, 0, 1, 2)), [1, 3])
-    5.0
+    5
     """
-    return float(sum(1 << bit for bit in {rules.hosts[rank] % _BITS for rank in readers})) if rules.hosts else 0.0
+    return sum(1 << bit for bit in {rules.hosts[rank] % _BITS for rank in readers}) if rules.hosts else 0
 
 
-def is_addressed(number: float, host: int) -> bool:
+def is_addressed(mask: int, host: int) -> bool:
     """Whether this host is meant. Where there are more hosts than bits, some that are not meant are, too."""
-    return not number or bool(int(number) >> host % _BITS & 1)
+    return not mask or bool(mask >> host % _BITS & 1)

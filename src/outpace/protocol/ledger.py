@@ -8,14 +8,34 @@ append seal, attempt, done or dead twice.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 from outpace.protocol import quorum
-from outpace.protocol.events import Event, Kind, pieces_of
+from outpace.protocol.events import (
+    Agent,
+    Arrive,
+    Attempt,
+    Claim,
+    Dead,
+    Done,
+    Event,
+    Finish,
+    Gone,
+    Join,
+    Publish,
+    Read,
+    Refuse,
+    Seal,
+    Snapshot,
+    Swap,
+    Sync,
+    Tell,
+    Withdraw,
+)
 from outpace.protocol.ledger_view import LedgerView
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member
+from outpace.protocol.outcome import Outcome, OutcomeKind, ignored, taken
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules, needed
 from outpace.protocol.snapshots import SnapshotPlace, Snapshots
@@ -29,40 +49,36 @@ class Ledger(LedgerView):
 
     # -- folding ---------------------------------------------------------------------------------------------------
 
-    def apply(self, event: Event) -> str:
-        """Takes in one event and returns in words what it did."""
-        handler = _HANDLERS.get(event[0])
-        if handler is None:
-            return f"ignored: unknown event kind {event.kind}"
-        return handler(self, event)
+    def apply(self, event: Event) -> Outcome:
+        """Takes in one event."""
+        return _HANDLERS[type(event)](self, event)
 
-    def _join(self, event: Event) -> str:
+    def _join(self, event: Join) -> Outcome:
         if self.over:
-            return "ignored: all ranks have finished"
-        if self.hosts.of[event.rank] in self.hosts.gone:
-            return "ignored: its host was given up, and its agent is not back"  # who would bury it?
+            return ignored("all ranks have finished")
+        if self.hosts.of[event.rank] in self.hosts.gone:  # nobody could report its death
+            return ignored("its host was given up, and its agent is not back")
         if not self.members.join(event.rank, event.incarnation, self.round):
-            return "ignored: an older or known incarnation"
+            return ignored("an older or known incarnation")
         self.started = self.started or len(self.members.by_rank) == self.rules.world
         self._snapshots_of(event.rank).release(event.rank)
         self.pace.forget(event.rank)
         self._follow(self.members.by_rank[event.rank])
         self._settle(event.time_ns)
-        return f"rank {event.rank} joined as incarnation {event.incarnation}"
+        return taken(f"rank {event.rank} joined as incarnation {event.incarnation}")
 
-    def _arrive(self, event: Event) -> str:
-        _, rank, incarnation, step, version, row, attempt, samples, planned, time_ns = event
+    def _arrive(self, event: Arrive) -> Outcome:
+        rank, incarnation, step, version, row, samples, planned, pieces, is_part, time_ns = event
         member, open_round = self.members.current(rank, incarnation), self.open
         if member is None:
-            return "ignored: not a living member"
+            return ignored("not a living member")
         if member.state != ACTIVE:
-            return f"ignored: the rank is {member.state}"
-        pieces, is_part = pieces_of(attempt) if attempt else (1, False)
+            return ignored(f"the rank is {member.state}")
         if step < member.last_step or (step == member.last_step and pieces == 1):
-            return f"ignored: step {step} arrived before"
+            return Outcome(OutcomeKind.REPEATED, f"ignored: step {step} arrived before")
         lag = self.round - version
         if lag < 0 or (rank, row) in open_round.rows:
-            return "ignored: its row is taken or its version is not yet decided"
+            return ignored("its row is taken or its version is not yet decided")
         if pieces > 1:
             earlier = open_round.part_of(rank, incarnation)
             if earlier is None or earlier.pieces != pieces - 1:
@@ -73,101 +89,100 @@ class Ledger(LedgerView):
             self.pace.arrived(rank, version, time_ns)
         contribution = Contribution(rank, incarnation, step, version, samples, row, lag > 0, planned, pieces)
         if lag or is_part:
-            reason = self._place(contribution, lag, is_part)
+            outcome = self._place(contribution, lag, is_part)
         else:
-            reason = "on time"
+            outcome = Outcome(OutcomeKind.ON_TIME, "on time", self.round)
             open_round.add(contribution)
         if len(open_round.present) >= self._needed or open_round.can <= open_round.present:
             self._settle(time_ns)
-        return reason
+        return outcome
 
-    def _come_too_late(self, rank: int) -> str:
+    def _come_too_late(self, rank: int) -> Outcome:
         """Its earlier pieces are in a sealed round: taken in now, they would be applied twice."""
         if self.rules.late != "drop":
-            return "too late: the round that has its earlier pieces is sealed"
+            return Outcome(OutcomeKind.TOO_LATE, "too late: the round that has its earlier pieces is sealed")
         self.members.tallies[rank].dropped += 1
-        return "too late: dropped, the round that has its earlier pieces is sealed"
+        return Outcome(OutcomeKind.DROPPED, "too late: dropped, the round that has its earlier pieces is sealed")
 
-    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> str:
+    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> Outcome:
         """Puts one that is late, or a part, where the rules want it."""
         if not lag:
             self.open.carry(contribution, is_part)
-            return f"{contribution.pieces} in time so far"
+            return Outcome(OutcomeKind.PART, f"{contribution.pieces} in time so far", self.round)
         rules = self.rules
         if rules.too_late(lag):
             self.members.tallies[contribution.rank].dropped += contribution.pieces
             bound = "late ones are dropped" if rules.late == "drop" else f"max_staleness is {rules.max_staleness}"
-            return f"late by {lag} rounds: dropped, {bound}"
+            return Outcome(OutcomeKind.DROPPED, f"late by {lag} rounds: dropped, {bound}")
         if rules.counts(lag) and not is_part:
             self.open.add(contribution)
-            return f"late by {lag} rounds: counted in round {self.round}"
+            return Outcome(OutcomeKind.COUNTED, f"late by {lag} rounds: counted in round {self.round}", self.round)
         self.open.carry(contribution)
-        return f"late by {lag} rounds: carried into round {self.round}"
+        return Outcome(OutcomeKind.CARRIED, f"late by {lag} rounds: carried into round {self.round}", self.round)
 
-    def _seal(self, event: Event) -> str:
+    def _seal(self, event: Seal) -> Outcome:
         if self.rules.publishes is not None:
-            return self.published.freeze_after_grace(event.round)
-        if event.round != self.round or self.reducing is not None or self.met_ns is None:
-            return "ignored: that round is sealed, or its quorum is not met"
+            return self.published.freeze_after_grace(event.number)
+        if event.number != self.round or self.reducing is not None or self.met_ns is None:
+            return ignored("that round is sealed, or its quorum is not met")
         self._close_round()
         self._settle(event.time_ns)
-        return f"round {event.round} sealed after grace"
+        return taken(f"round {event.number} sealed after grace")
 
-    def _attempt(self, event: Event) -> str:
+    def _attempt(self, event: Attempt) -> Outcome:
         sealed = self.reducing
         if sealed is None or event.round != sealed.number or event.attempt != sealed.attempt + 1:
-            return "ignored: not the next attempt of the sealed round"
-        if event.place not in self.free_slots():
-            return "ignored: that slot is in use"
-        self._try_again(sealed._replace(slot=event.place))
-        return f"round {event.round}: attempt {event.attempt} in slot {event.place}"
+            return ignored("not the next attempt of the sealed round")
+        if event.slot not in self.free_slots():
+            return ignored("that slot is in use")
+        self._try_again(sealed._replace(slot=event.slot))
+        return taken(f"round {event.round}: attempt {event.attempt} in slot {event.slot}")
 
-    def _refuse(self, event: Event) -> str:
+    def _refuse(self, event: Refuse) -> Outcome:
         sealed = self.reducing
         who = (event.rank, event.incarnation, event.step)
         hit = next((c for c in sealed.contributions if c[:3] == who), None) if sealed else None
         if sealed is None or hit is None:
-            return "ignored: no such contribution is being reduced"
+            return ignored("no such contribution is being reduced")
         self._leave_out(sealed, [hit], event.time_ns)
-        return f"rank {event.rank} step {event.step}: not finite, refused in round {sealed.number}"
+        return taken(f"rank {event.rank} step {event.step}: not finite, refused in round {sealed.number}")
 
-    def _done(self, event: Event) -> str:
+    def _done(self, event: Done) -> Outcome:
         sealed = self.reducing
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
-            return "ignored: that attempt is decided"
-        self.done_by.add(event.rank)
+            return ignored("that attempt is decided")
+        self.done_by.add(event.host)
         if not self.hosts.living <= self.done_by:
-            return f"round {event.round}: host {event.rank} has the result"
-        void = math.isnan(event.value)
-        self._complete(sealed._replace(clip=1.0 if void else event.value, void=void), event.time_ns)
-        return f"round {event.round} {'overflowed: void' if void else 'complete'}"
+            return taken(f"round {event.round}: host {event.host} has the result")
+        self._complete(sealed._replace(clip=event.clip, void=event.void), event.time_ns)
+        return taken(f"round {event.round} {'overflowed: void' if event.void else 'complete'}")
 
-    def _sync(self, event: Event) -> str:
+    def _sync(self, event: Sync) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
-        if member is None or member.state != ACTIVE or event.step != self.sync.generation:
-            return "ignored: not an active member of this synchronisation"
+        if member is None or member.state != ACTIVE or event.generation != self.sync.generation:
+            return ignored("not an active member of this synchronisation")
         member.state = SYNCING
-        self.sync.enter(event.rank, event.round, event.place)
+        self.sync.enter(event.rank, event.resume, event.steps)
         self._follow(member)
         self._settle(event.time_ns)
-        return f"rank {event.rank} waits in synchronisation {event.step}"
+        return taken(f"rank {event.rank} waits in synchronisation {event.generation}")
 
-    def _finish(self, event: Event) -> str:
+    def _finish(self, event: Finish) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
-        if member is None or (member.state == FINISHED and (member.has_ended or not event.place)):
-            return "ignored: not a living member with data left"
-        member.state, member.has_ended = FINISHED, bool(event.place)
+        if member is None or (member.state == FINISHED and (member.has_ended or not event.ends_process)):
+            return ignored("not a living member with data left")
+        member.state, member.has_ended = FINISHED, event.ends_process
         self._follow(member)
         self._settle(event.time_ns)
-        return f"rank {event.rank} has finished and leaves the quorum"
+        return taken(f"rank {event.rank} has finished and leaves the quorum")
 
-    def _dead(self, event: Event) -> str:
+    def _dead(self, event: Dead) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
         if member is None:
-            return "ignored: that incarnation is gone already"
+            return ignored("that incarnation is gone already")
         self._bury(member)
         self._settle(event.time_ns)
-        return f"rank {event.rank} is dead; what it had contributed stays"
+        return taken(f"rank {event.rank} is dead; what it had contributed stays")
 
     def _bury(self, member: Member) -> None:
         member.alive = False
@@ -175,18 +190,18 @@ class Ledger(LedgerView):
         self.pace.forget(member.rank)
         self._follow(member)
 
-    def _agent(self, event: Event) -> str:
-        if not self.hosts.enter(event.rank, event.incarnation, self.complete):
-            return "ignored: an older or known agent"
+    def _agent(self, event: Agent) -> Outcome:
+        if not self.hosts.enter(event.host, event.number, self.complete):
+            return ignored("an older or known agent")
         self._news += 1
         if self.reducing is not None:
             self._try_again(self.reducing._replace(slot=self._free_slot()))
-        return f"agent {event.incarnation} of host {event.rank} begins; group {self.hosts.generation}"
+        return taken(f"agent {event.number} of host {event.host} begins; group {self.hosts.generation}")
 
-    def _gone(self, event: Event) -> str:
-        host = event.rank
-        if not self.hosts.give_up(host, event.incarnation):
-            return "ignored: that host is gone already, or has another agent"
+    def _gone(self, event: Gone) -> Outcome:
+        host = event.host
+        if not self.hosts.give_up(host, event.number):
+            return ignored("that host is gone already, or has another agent")
         self._news += 1
         lost = set(self.hosts.ranks(host))
         self.snapshots_at[host].begin_anew()
@@ -199,36 +214,36 @@ class Ledger(LedgerView):
         for member in [m for m in self.members.by_rank.values() if m.rank in lost and m.alive]:
             self._bury(member)
         self._settle(event.time_ns)
-        return f"host {host} is given up with ranks {sorted(lost)}; group {self.hosts.generation}"
+        return taken(f"host {host} is given up with ranks {sorted(lost)}; group {self.hosts.generation}")
 
-    def _claim(self, event: Event) -> str:
+    def _claim(self, event: Claim) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
-        if member is None or not self._snapshots_of(event.rank).claim(event.place, event.rank, event.incarnation):
-            return "ignored: that buffer is taken"
-        return f"rank {event.rank} writes a snapshot into buffer {event.place}"
+        if member is None or not self._snapshots_of(event.rank).claim(event.buffer, event.rank, event.incarnation):
+            return ignored("that buffer is taken")
+        return taken(f"rank {event.rank} writes a snapshot into buffer {event.buffer}")
 
-    def _snapshot(self, event: Event) -> str:
+    def _snapshot(self, event: Snapshot) -> Outcome:
         wanting = self.without_snapshot()
         self._news += bool(wanting)  # later ones serve those who lag, and they look for themselves
         elsewhere = [host for host in wanting if host != self.hosts.of[event.rank]]
-        place = SnapshotPlace(event.place, event.round, event.step)
-        is_anew = event.samples > 0 and self.complete <= event.round
+        place = SnapshotPlace(event.buffer, event.version, event.position)
+        is_anew = event.is_anew and self.complete <= event.version
         if not self._snapshots_of(event.rank).complete(
             place, event.rank, event.incarnation, bool(elsewhere) or is_anew
         ):
-            return "ignored: that buffer is not claimed by this rank, or a newer snapshot is there"
+            return ignored("that buffer is not claimed by this rank, or a newer snapshot is there")
         for host in elsewhere:
             self.snapshots_at[host].receive(place)
-        return f"snapshot of version {event.round} in buffer {event.place}"
+        return taken(f"snapshot of version {event.version} in buffer {event.buffer}")
 
-    def _share(self, event: Event) -> str:
+    def _share(self, event: Publish | Read | Swap | Withdraw) -> Outcome:
         if self.members.current(event.rank, event.incarnation) is None:
-            return "ignored: not a living member"
+            return ignored("not a living member")
         return self.published.apply(event)
 
-    def _tell(self, event: Event) -> str:
-        self.told.setdefault(event.rank, {})[event.step, event.place] = event.value
-        return f"rank {event.rank} says {event.value:g}"
+    def _tell(self, event: Tell) -> Outcome:
+        self.told.setdefault(event.rank, {})[event.step, event.index] = event.value
+        return taken(f"rank {event.rank} says {event.value:g}")
 
     # -- rounds ----------------------------------------------------------------------------------------------------
 
@@ -385,20 +400,20 @@ class Ledger(LedgerView):
         return ledger
 
 
-_HANDLERS: dict[int, Callable[[Ledger, Event], str]] = {
-    Kind.JOIN: Ledger._join,
-    Kind.ARRIVE: Ledger._arrive,
-    Kind.SEAL: Ledger._seal,
-    Kind.ATTEMPT: Ledger._attempt,
-    Kind.REFUSE: Ledger._refuse,
-    Kind.DONE: Ledger._done,
-    Kind.SYNC: Ledger._sync,
-    Kind.FINISH: Ledger._finish,
-    Kind.DEAD: Ledger._dead,
-    Kind.CLAIM: Ledger._claim,
-    Kind.SNAPSHOT: Ledger._snapshot,
-    Kind.TELL: Ledger._tell,
-    Kind.AGENT: Ledger._agent,
-    Kind.GONE: Ledger._gone,
-    **dict.fromkeys((Kind.PUBLISH, Kind.READ, Kind.SWAP, Kind.WITHDRAW), Ledger._share),
+_HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {
+    Join: Ledger._join,
+    Arrive: Ledger._arrive,
+    Seal: Ledger._seal,
+    Attempt: Ledger._attempt,
+    Refuse: Ledger._refuse,
+    Done: Ledger._done,
+    Sync: Ledger._sync,
+    Finish: Ledger._finish,
+    Dead: Ledger._dead,
+    Claim: Ledger._claim,
+    Snapshot: Ledger._snapshot,
+    Tell: Ledger._tell,
+    Agent: Ledger._agent,
+    Gone: Ledger._gone,
+    **dict.fromkeys((Publish, Read, Swap, Withdraw), Ledger._share),
 }

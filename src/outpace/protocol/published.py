@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from outpace.mixing.paths import Paths
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Publish, Read, Swap, Withdraw
 from outpace.protocol.meeting import Meeting
 from outpace.protocol.members import ACTIVE, Member, Members
+from outpace.protocol.outcome import Outcome, OutcomeKind, ignored, taken
 from outpace.protocol.pace import Pace
 from outpace.protocol.publications import NOTHING, Frozen, Publication, Shelf
 from outpace.protocol.rules import Publishing, Rules
@@ -110,17 +111,15 @@ class Published:
 
     # -- folding ---------------------------------------------------------------------------------------------------
 
-    def apply(self, event: Event) -> str:
-        """Takes in what a living member says about its rows, and returns in words what that did."""
-        if event.kind == Kind.PUBLISH:
-            return self.publish(event.rank, event.step, event.round, event.time_ns)
-        if event.kind == Kind.READ:
-            return self.has_read(event.rank, event.step)
-        if event.kind == Kind.SWAP:
-            return self.swap(event.rank, event.place, event.round, event.step)
-        if event.kind == Kind.WITHDRAW:
-            return self.withdraw(event.rank, event.round)
-        return f"ignored: event kind {event.kind} is not about published weights"
+    def apply(self, event: Publish | Read | Swap | Withdraw) -> Outcome:
+        """Takes in what a living member says about its rows."""
+        if isinstance(event, Publish):
+            return self.publish(event.rank, event.iteration, event.generation, event.time_ns)
+        if isinstance(event, Read):
+            return self.has_read(event.rank, event.iteration)
+        if isinstance(event, Swap):
+            return self.swap(event.rank, event.peer, event.generation, event.peer_generation)
+        return self.withdraw(event.rank, event.generation)
 
     def follow(self, member: Member) -> None:
         """Brings what is known of a member up to date after it changed."""
@@ -182,16 +181,16 @@ class Published:
             return self.open
         return max(self.furthest + 1, self.open) if member.incarnation > 1 else 0
 
-    def publish(self, rank: int, iteration: int, generation: int, now_ns: int) -> str:
+    def publish(self, rank: int, iteration: int, generation: int, now_ns: int) -> Outcome:
         """A rank's next row holds its weights. No effect if another rank's swap changed them meanwhile."""
         shelf = self.shelves[rank]
         if generation != shelf.generation:
-            return "ignored: its weights were changed meanwhile"
+            return ignored("its weights were changed meanwhile")
         if rank not in self._taking_part:
-            return "ignored: it has left, or waits in a meeting"
+            return ignored("it has left, or waits in a meeting")
         self._pace.arrived(rank, iteration, now_ns)
         self._put(rank, iteration)
-        reason = self._tally(rank, iteration)
+        outcome = self._tally(rank, iteration)
         if iteration >= self.open:
             self._missing.discard(rank)
         if self._publishing.freeze == "path" and self._paths.arrive(rank):
@@ -200,23 +199,23 @@ class Published:
             self._activate(rank, iteration, now_ns)
         self._settle()
         self._change([rank])
-        return reason
+        return outcome
 
-    def has_read(self, rank: int, iteration: int) -> str:
+    def has_read(self, rank: int, iteration: int) -> Outcome:
         """A rank needs nothing more of what was published up to an iteration."""
         self.shelves[rank].read = max(self.shelves[rank].read, iteration)
         if iteration >= self._meeting.number:
             self._has_read(rank)
         self._change([rank])
-        return f"rank {rank} has read everything up to iteration {iteration}"
+        return taken(f"rank {rank} has read everything up to iteration {iteration}")
 
-    def swap(self, rank: int, peer: int, generation: int, peers_generation: int) -> str:
+    def swap(self, rank: int, peer: int, generation: int, peers_generation: int) -> Outcome:
         """Both become what the rank wrote into its two next rows. No effect if either changed meanwhile."""
         mine, theirs = self.shelves[rank], self.shelves.get(peer)
         if theirs is None or mine.current is None or theirs.current is None or peer not in self._taking_part:
-            return "ignored: the peer has published nothing, or has left"
+            return ignored("the peer has published nothing, or has left")
         if (generation, peers_generation) != (mine.generation, theirs.generation):
-            return "ignored: one of them was changed meanwhile"
+            return ignored("one of them was changed meanwhile")
         own, given = mine.spares.pop(0), mine.spares.pop(0)
         mine.spares += [mine.current.row, theirs.current.row]
         for shelf, row in ((mine, own), (theirs, given)):
@@ -225,23 +224,23 @@ class Published:
             shelf.generation += 1
             self._show(shelf.current.rank)
         self._change([rank, peer])
-        return f"ranks {rank} and {peer} have the mean of both"
+        return taken(f"ranks {rank} and {peer} have the mean of both")
 
-    def withdraw(self, rank: int, generation: int) -> str:
+    def withdraw(self, rank: int, generation: int) -> Outcome:
         """A rank takes its weights back. No effect if another rank's swap changed them meanwhile."""
         shelf = self.shelves[rank]
         if generation != shelf.generation:
-            return "ignored: its weights were changed meanwhile"
+            return ignored("its weights were changed meanwhile")
         self._withdraw(rank)
         self._change([rank])
-        return f"nobody averages with rank {rank} before it publishes again"
+        return taken(f"nobody averages with rank {rank} before it publishes again")
 
-    def freeze_after_grace(self, iteration: int) -> str:
+    def freeze_after_grace(self, iteration: int) -> Outcome:
         """Grace is over: who has not published the open iteration is in it with what it published last."""
         if iteration != self.open or self.deadline_ns is None:
-            return "ignored: that iteration is frozen, or nobody has published it"
+            return ignored("that iteration is frozen, or nobody has published it")
         self._freeze(sorted(self._taking_part))
-        return f"iteration {iteration} frozen after grace"
+        return taken(f"iteration {iteration} frozen after grace")
 
     # -- details ---------------------------------------------------------------------------------------------------
 
@@ -271,19 +270,20 @@ class Published:
         most = self._publishing.max_age
         return most > 0 and self.open - iteration > most
 
-    def _tally(self, rank: int, iteration: int) -> str:
+    def _tally(self, rank: int, iteration: int) -> Outcome:
         """Only where iterations freeze can anybody be late."""
         tally = self._members.tallies[rank]
         lag = self.open - iteration if self._publishing.freeze == "first" else 0
         if lag <= 0:
             tally.on_time += 1
-            return "on time"
+            return Outcome(OutcomeKind.ON_TIME, "on time")
         if self._is_too_old(iteration):
             tally.dropped += 1
-            return f"late by {lag} iterations: dropped, the bound is {self._publishing.max_age}"
+            bound = self._publishing.max_age
+            return Outcome(OutcomeKind.DROPPED, f"late by {lag} iterations: dropped, the bound is {bound}")
         tally.carried += 1
         tally.late_by[lag] += 1
-        return f"late by {lag} iterations: merged with what is there"
+        return Outcome(OutcomeKind.CARRIED, f"late by {lag} iterations: merged with what is there")
 
     def _has_read(self, rank: int) -> None:
         """A rank has read the last meeting, or never will."""

@@ -21,13 +21,14 @@ from outpace.interface import Work
 from outpace.launching.defer_sigint import ctrl_c_later
 from outpace.protocol.events import Event
 from outpace.protocol.members import Tally
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 from outpace.simulation.scenario import Pool, Scenario
 from outpace.strategies import Strategy
 from outpace.strategies.base import After
 
 Progress = Callable[[int], None]  #: told of how many steps were made
-Watcher = Callable[[Event, str], None]  #: told of each event and what it did
+Watcher = Callable[[Event, Outcome], None]  #: told of each event and what it did
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 It has the methods it needs of these, and is told by `watch.Watch`:
 
-    event(event, reason)                        after the ledger took it in, before anything follows from it
+    event(event, outcome)                       after the ledger took it in, before anything follows from it
     sealed(record), completed(record)           once for each round
     applying(life, result), applied(life, result)
     adopted(life, version_before)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import torch
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Refuse
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 
 
 class Containment(Checker):
-    def event(self, event: Event, reason: str) -> None:
-        if event.kind == Kind.REFUSE and not reason.startswith("ignored"):
+    def event(self, event: Event, outcome: Outcome) -> None:
+        if isinstance(event, Refuse) and not outcome.is_ignored:
             key = (event.rank, event.incarnation, event.step)
             assert not self.scene.arrivals[key].is_finite, f"{key} was refused, and is finite"
 

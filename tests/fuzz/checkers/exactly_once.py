@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from outpace.protocol.events import Event
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
@@ -17,8 +18,8 @@ class ExactlyOnce(Checker):
         super().__init__(scene)
         self._audit = Audit()
 
-    def event(self, event: Event, reason: str) -> None:
-        self._audit.note(self.ledger, event, reason)
+    def event(self, event: Event, outcome: Outcome) -> None:
+        self._audit.note(self.ledger, event, outcome)
 
     def sealed(self, record: Round) -> None:
         self._audit.check(self.ledger)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Event, Refuse
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.watch import Key, Scene
@@ -15,21 +16,20 @@ class FrozenSet(Checker):
         self._frozen: dict[int, set[Key]] = {}
         self._refused: set[Key] = set()
 
-    def event(self, event: Event, reason: str) -> None:
-        key = (event.rank, event.incarnation, event.step)
-        if event.kind == Kind.ARRIVE and not reason.startswith("ignored") and self._is_taken(event):
-            self._pending.add(key)
-        if event.kind == Kind.REFUSE and not reason.startswith("ignored"):
-            self._refused.add(key)
+    def event(self, event: Event, outcome: Outcome) -> None:
+        if isinstance(event, Arrive) and not outcome.is_ignored and self._is_taken(event):
+            self._pending.add((event.rank, event.incarnation, event.step))
+        if isinstance(event, Refuse) and not outcome.is_ignored:
+            self._refused.add((event.rank, event.incarnation, event.step))
         while len(self._frozen) < self.ledger.round:
             self._frozen[len(self._frozen)] = self._pending
             self._pending = set()
         for record in (*self.ledger.completed.values(), *filter(None, [self.ledger.reducing])):
             self._compare(record)
 
-    def _is_taken(self, event: Event) -> bool:
+    def _is_taken(self, event: Arrive) -> bool:
         open_round = len(self._frozen)  # the ledger may have sealed it with this very event
-        lag, rules = open_round - event.round, self.scene.rules
+        lag, rules = open_round - event.version, self.scene.rules
         return lag == 0 or (rules.late != "drop" and lag <= rules.max_staleness)
 
     def _compare(self, record: Round) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from outpace.protocol.events import Event
+from outpace.protocol.outcome import Outcome
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import AT_THE_END, Life
 from tests.fuzz.models import fingerprint_of_buffers
@@ -15,7 +16,7 @@ class Meetings(Checker):
         super().__init__(scene)
         self._buffers: dict[int, str] = {}  # of whoever left a meeting first
 
-    def event(self, event: Event, reason: str) -> None:
+    def event(self, event: Event, outcome: Outcome) -> None:
         sync, reference = self.ledger.sync, self.scene.reference
         found = (sync.generation, sync.version, sync.ranks)
         due = (reference.sync_generation, reference.sync_version, reference.sync_ranks)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from outpace.protocol.events import Event
+from outpace.protocol.outcome import Outcome
 from tests.fuzz.checkers.base import Checker
 
 
 class Membership(Checker):
-    def event(self, event: Event, reason: str) -> None:
+    def event(self, event: Event, outcome: Outcome) -> None:
         ledger, reference = self.ledger, self.scene.reference
         found = {m.rank: (m.incarnation, m.state, m.alive) for m in ledger.members.by_rank.values()}
         expected = {x.rank: (x.incarnation, x.state, x.alive) for x in reference.lives_now()}

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Claim, Dead, Done, Event, Finish, Join, Snapshot, Sync
+from outpace.protocol.outcome import Outcome
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.watch import Scene
 
-AGAIN = (Kind.CLAIM, Kind.SNAPSHOT)  #: a rank may say these again
-BY_ITSELF = (Kind.ARRIVE, Kind.SYNC, Kind.FINISH, Kind.DEAD, Kind.CLAIM, Kind.SNAPSHOT)  #: about the life it names
+AGAIN = (Claim, Snapshot)  #: a rank may say these again
+BY_ITSELF = (Arrive, Sync, Finish, Dead, Claim, Snapshot)  #: about the life it names
 
 
 class OldRecords(Checker):
     def __init__(self, scene: Scene) -> None:
         super().__init__(scene)
-        self._seen: set[Event] = set()
+        self._seen: set[tuple[type, Event]] = set()
         self._current: dict[int, int] = {}  # rank -> its newest incarnation
 
-    def event(self, event: Event, reason: str) -> None:
-        record = event._replace(time_ns=0, value=0.0)
-        is_ignored = reason.startswith("ignored")
-        assert is_ignored or record.kind in AGAIN or record not in self._seen, f"{record} happened twice: {reason}"
-        self._seen.add(record)
-        newest = self._current.setdefault(event.rank, event.incarnation)
-        is_old = event.kind in BY_ITSELF and event.incarnation < newest
-        assert is_ignored or not is_old, f"rank {event.rank}'s former life was heard: {reason}"
-        self._current[event.rank] = max(newest, event.incarnation)
+    def event(self, event: Event, outcome: Outcome) -> None:
+        record = event._replace(time_ns=0)
+        if isinstance(record, Done):
+            record = record._replace(clip=1.0, void=False)
+        key = (type(record), record)
+        is_first = isinstance(event, AGAIN) or key not in self._seen
+        assert outcome.is_ignored or is_first, f"{record} happened twice: {outcome.reason}"
+        self._seen.add(key)
+        if isinstance(event, (Join, *BY_ITSELF)):
+            newest = self._current.setdefault(event.rank, event.incarnation)
+            is_old = isinstance(event, BY_ITSELF) and event.incarnation < newest
+            assert outcome.is_ignored or not is_old, f"rank {event.rank}'s former life was heard: {outcome.reason}"
+            self._current[event.rank] = max(newest, event.incarnation)

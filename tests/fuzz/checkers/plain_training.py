@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import torch
 
 from outpace.interface import Contents, Result
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Snapshot
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from outpace.replica.replica import OptimizerReplica
 from tests.fuzz.checkers.base import Checker
@@ -26,9 +27,9 @@ class PlainTraining(Checker):
         self._alone: OptimizerReplica = scene.new_replica()
         self._expected: list[str] = []  # by version
 
-    def event(self, event: Event, reason: str) -> None:
-        if event.kind == Kind.SNAPSHOT and not self._expected and not reason.startswith("ignored"):
-            first = self.scene.tensors.snapshots[event.place]
+    def event(self, event: Event, outcome: Outcome) -> None:
+        if isinstance(event, Snapshot) and not self._expected and not outcome.is_ignored:
+            first = self.scene.tensors.snapshots[event.buffer]
             self._alone.adopt(Contents([t.clone() for t in first.tensors], first.plain), 0, is_beginning=True)
             self._expected.append(fingerprint(self._alone))
 

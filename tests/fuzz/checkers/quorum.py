@@ -6,13 +6,14 @@ Counted anew by the reference model: on time among the members, or nobody else c
 from __future__ import annotations
 
 from outpace.protocol.events import Event
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.protocol.checkers import check_exact_majority
 
 
 class Quorum(Checker):
-    def event(self, event: Event, reason: str) -> None:
+    def event(self, event: Event, outcome: Outcome) -> None:
         ledger, reference = self.ledger, self.scene.reference
         here = f"{len(reference.on_time())} on time of {len(reference.unfinished())} members"
         which = f"quorum {self.scene.rules.quorum!r} of round {reference.open}"

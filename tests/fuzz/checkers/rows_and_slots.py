@@ -6,6 +6,7 @@ import torch
 
 from outpace.interface import Result
 from outpace.protocol.events import Event
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
@@ -19,7 +20,7 @@ class RowsAndSlots(Checker):
         super().__init__(scene)
         self._results: dict[int, list[bytes]] = {}
 
-    def event(self, event: Event, reason: str) -> None:
+    def event(self, event: Event, outcome: Outcome) -> None:
         check_rows_and_slots(self.ledger)
 
     def completed(self, record: Round) -> None:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 
 from outpace.engines.sums import join_meta
-from outpace.engines.virtual.training import SharedTensors
-from outpace.protocol.events import Event, Kind
+from outpace.engines.virtual.memory import SharedTensors
+from outpace.protocol.events import Done, Event
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Contribution, Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.models import bits
@@ -22,9 +23,9 @@ class SummationOrder(Checker):
         self._again = SharedTensors(scene.tensors.vector, scene.rules, scene.max_grad_norm)
         self._value = math.nan
 
-    def event(self, event: Event, reason: str) -> None:
-        if event.kind == Kind.DONE:
-            self._value = event.value
+    def event(self, event: Event, outcome: Outcome) -> None:
+        if isinstance(event, Done):
+            self._value = event.clip
 
     def completed(self, record: Round) -> None:
         if record.void:
@@ -33,7 +34,9 @@ class SummationOrder(Checker):
         for c in ordered.contributions:
             arrival = self.scene.arrival(c)
             self._again.put_row(c.rank, c.row, (arrival.row, join_meta(arrival.present, arrival.hyper)))
-        value = self._again.reduce(ordered).value
+        done = self._again.reduce(ordered)
+        assert isinstance(done, Done)
+        value = done.clip
         expected, found = self._again.result(ordered), self.scene.tensors.result(record)
         same = all(bits(a) == bits(b) for a, b in zip(expected.gradients, found.gradients, strict=True))
         assert same, f"round {record.number} has other bits than the sum of its contributions in their canonical order"

@@ -5,7 +5,8 @@ A round that is sealed takes no longer than its reduction. Pauses of the rank it
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Arrive, Claim, Event
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
@@ -21,10 +22,10 @@ class WaitBound(Checker):
         self._may_wait: dict[int, bool] = {}  # whether a rank's last contribution is one that waits for its quorum
         self._attempt: tuple[tuple[int, int], int] = ((-1, 0), 0)  # of which round, and since when
 
-    def event(self, event: Event, reason: str) -> None:
-        if event.kind == Kind.CLAIM:
+    def event(self, event: Event, outcome: Outcome) -> None:
+        if isinstance(event, Claim):
             self._wrote_ns[event.rank] = event.time_ns
-        if event.kind == Kind.ARRIVE and not reason.startswith("ignored"):
+        if isinstance(event, Arrive) and not outcome.is_ignored:
             given = self.scene.reference.given[-1]
             self._may_wait[event.rank] = given.counts and given.round is not None
         while len(self._complete_ns) <= self.ledger.complete:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Dead, Event, Join, Snapshot
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.open_round import OpenRound
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules, needed
 
@@ -67,13 +68,14 @@ class ArrivalOrder(_WithOpenRound):
 class SetNotFrozen(Ledger):
     """What arrives between the seal and the end of the reduction still enters."""
 
-    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> str:
+    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> Outcome:
         sealed = self.reducing
         if sealed is None or not lag or self.rules.late == "drop":
             return super()._place(contribution, lag, is_part)
         self.open.rows.add((contribution.rank, contribution.row))
         self.reducing = sealed._replace(contributions=tuple(sorted((*sealed.contributions, contribution))))
-        return f"late by {lag} rounds: entered round {sealed.number}, which was sealed"
+        words = f"late by {lag} rounds: entered round {sealed.number}, which was sealed"
+        return Outcome(OutcomeKind.CARRIED, words, sealed.number)
 
 
 class QuorumOffByOne(Ledger):
@@ -87,12 +89,12 @@ class QuorumOffByOne(Ledger):
 class StalenessOffByOne(Ledger):
     """A contribution one round too old is taken in."""
 
-    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> str:
+    def _place(self, contribution: Contribution, lag: int, is_part: bool) -> Outcome:
         rules = self.rules
         self.rules = replace(rules, max_staleness=rules.max_staleness + 1)
-        reason = super()._place(contribution, lag, is_part)
+        outcome = super()._place(contribution, lag, is_part)
         self.rules = rules
-        return reason
+        return outcome
 
 
 class RowFreedEarly(Ledger):
@@ -124,12 +126,12 @@ class HyperGoesBack(Ledger):
 class DeadCounted(Ledger):
     """The quorum is still taken of a rank that is dead."""
 
-    def apply(self, event: Event) -> str:
-        reason = super().apply(event)
-        if event.kind == Kind.DEAD and not reason.startswith("ignored"):
+    def apply(self, event: Event) -> Outcome:
+        outcome = super().apply(event)
+        if isinstance(event, Dead) and not outcome.is_ignored:
             self.open.unfinished.add(event.rank)
             self._needed = needed(self.rules.quorum, len(self.open.unfinished))
-        return reason
+        return outcome
 
 
 class NeverBelowQuorum(Ledger):
@@ -150,16 +152,17 @@ class WrongDivisor(Ledger):
 class WrongSnapshot(Ledger):
     """A snapshot is announced as one round newer than it is."""
 
-    def apply(self, event: Event) -> str:
-        is_newer = event.kind == Kind.SNAPSHOT and 0 < event.round < self.complete
-        return super().apply(event._replace(round=event.round + 1) if is_newer else event)
+    def apply(self, event: Event) -> Outcome:
+        if isinstance(event, Snapshot) and 0 < event.version < self.complete:
+            event = event._replace(version=event.version + 1)
+        return super().apply(event)
 
 
 class OldRecordHeard(Ledger):
     """A life that has joined may join again, and begins anew."""
 
-    def apply(self, event: Event) -> str:
-        known = self.members.by_rank.get(event.rank)
-        if event.kind == Kind.JOIN and known is not None and known.incarnation == event.incarnation:
+    def apply(self, event: Event) -> Outcome:
+        known = self.members.by_rank.get(event.rank) if isinstance(event, Join) else None
+        if isinstance(event, Join) and known is not None and known.incarnation == event.incarnation:
             known.incarnation -= 1
         return super().apply(event)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
-from outpace.engines.virtual.training import SharedTensors
+from outpace.engines.virtual.memory import SharedTensors
 from outpace.interface import Result
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Done, Event, Refuse
 from outpace.protocol.round import Round
 
 
@@ -15,11 +13,11 @@ class NobodyRefused(SharedTensors):
 
     def reduce(self, sealed: Round) -> Event:
         event = super().reduce(sealed)
-        if event.kind != Kind.REFUSE:
+        if not isinstance(event, Refuse):
             return event
         slot, attempt = sealed.slot, sealed.attempt
         self._slot_metas[slot] = next(self._row_metas[c.rank, c.row] for c in sealed.contributions)
-        return Event(Kind.DONE, 0, round=sealed.number, place=slot, attempt=attempt, value=math.nan)
+        return Done(0, sealed.number, attempt, slot, void=True)
 
 
 class AllPresent(SharedTensors):
@@ -35,7 +33,7 @@ class WrongClip(SharedTensors):
 
     def reduce(self, sealed: Round) -> Event:
         event = super().reduce(sealed)
-        return event._replace(value=event.value / 2) if event.kind == Kind.DONE and event.value < 1 else event
+        return event._replace(clip=event.clip / 2) if isinstance(event, Done) and event.clip < 1 else event
 
 
 class ClipForgotten(SharedTensors):

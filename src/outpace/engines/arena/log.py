@@ -26,14 +26,45 @@ from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.log import Wait
 from outpace.errors import ArenaInvalid, BelowQuorum, OutpaceError, TimedOut
 from outpace.job.environment import cores
-from outpace.protocol.events import Event, Kind
+from outpace.protocol import events as ev
+from outpace.protocol.events import Dead, Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.rules import Rules
 
 RECORD_BYTES = 64
-# kind, rank, incarnation, step, round, place, attempt, samples, value, time: the fields of an event; then the checksum
-_RECORD = struct.Struct("<BxHIQQIIddQI4x")
-_CHECKED_BYTES = 56
+# A record: its kind, the fields of that kind, the time (8 bytes) and the checksum of all that (4).
+_FIELDS: tuple[tuple[type[Event], str], ...] = (  # a kind's number, its place here counted from 1, never changes
+    (ev.Join, "HI"),
+    (ev.Arrive, "HIQQIddI?"),
+    (ev.Seal, "Q"),
+    (ev.Attempt, "QII"),
+    (ev.Refuse, "HIQQ"),
+    (ev.Done, "HQIId?"),
+    (ev.Sync, "HIQQQ"),
+    (ev.Finish, "HI?"),
+    (ev.Dead, "HI"),
+    (ev.Claim, "HII"),
+    (ev.Snapshot, "HIIQQ?"),
+    (ev.Publish, "HIQQQ"),
+    (ev.Read, "HIQ"),
+    (ev.Swap, "HIHQQ"),
+    (ev.Tell, "HIQId"),
+    (ev.Withdraw, "HIQ"),
+    (ev.Agent, "HI"),
+    (ev.Gone, "HI"),
+)
+_TIME_AT, _CHECKED_BYTES = 48, 56
+_END = struct.Struct("<I4x")
+
+
+def _record(fields: str) -> struct.Struct:
+    unused = _TIME_AT - struct.calcsize(f"<B{fields}")
+    return struct.Struct(f"<B{fields}{unused}xQ")
+
+
+_ENCODING = {kind: (number, _record(fields)) for number, (kind, fields) in enumerate(_FIELDS, 1)}
+_DECODING = {number: (kind._make, record) for kind, (number, record) in _ENCODING.items()}
 READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a second read
 _READ_BYTES = RECORD_BYTES * READ_RECORDS
 CUT_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
@@ -42,8 +73,10 @@ PROBE_S = 0.1
 SPIN_S = 0.0002  #: a wait begins with looking out for so long, where each rank has a core: waking up takes as long
 ASLEEP_S = 1.0  #: who did not even look for so long was stopped; several times what the longest rest takes
 LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
-_ANSWERED = (Kind.ARRIVE, Kind.PUBLISH, Kind.SWAP)  #: a rank wants to know what became of these
 SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
+_PASSED_OVER = Outcome(
+    OutcomeKind.UNKNOWN, "unknown: this rank was away, and what it gave away last was folded by others"
+)
 
 
 class LogCut(Exception):
@@ -52,23 +85,25 @@ class LogCut(Exception):
 
 def encode(event: Event, time_ns: int = 0) -> bytes:
     """An event as one record, with the time it is appended at."""
-    body = _RECORD.pack(*event[:-1], time_ns, 0)[:_CHECKED_BYTES]
-    return body + crc32(body).to_bytes(4, "little") + bytes(4)
+    number, record = _ENCODING[type(event)]
+    body = record.pack(number, *event[:-1], time_ns)
+    return body + _END.pack(crc32(body))
 
 
 def decode(records: bytes) -> list[Event]:
     """Whole records as events. Raises for one that was damaged, or given back."""
-    events, start = [], 0
-    for fields in _RECORD.iter_unpack(records):
-        if not fields[0]:
+    events: list[Event] = []
+    for start in range(0, len(records), RECORD_BYTES):
+        number, end = records[start], start + _CHECKED_BYTES
+        if not number:
             raise LogCut  # a hole reads as zeros, and no event has kind 0
-        if crc32(records[start : start + _CHECKED_BYTES]) != fields[-1]:
+        if number not in _DECODING or _END.unpack_from(records, end)[0] != crc32(records[start:end]):
             raise ArenaInvalid(
                 "a record of the shared log is damaged: something else wrote into this job's memory. "
                 "Nothing was applied from it; restart from the last checkpoint"
             )
-        events.append(Event._make(fields[:-1]))
-        start += RECORD_BYTES
+        make, record = _DECODING[number]
+        events.append(make(record.unpack_from(records, start)[1:]))
     return events
 
 
@@ -109,8 +144,8 @@ class LogFile:
         return time.monotonic_ns()
 
     def append(self, event: Event) -> None:
-        """Adds an event. Takes about a microsecond and cannot be torn."""
-        append(self._fd, encode(event, self.now_ns()))
+        """Adds an event as it is, with its time. Takes about a microsecond and cannot be torn."""
+        append(self._fd, encode(event, event.time_ns))
 
     def close(self) -> None:
         """Its file is about to be closed, and the number may be another file's then."""
@@ -165,7 +200,6 @@ class ArenaLog:
         self._fold = Fold(Ledger(rules, host))
         self.waited_s = 0.0
         self.helpers = 0  #: how many waiters a sealed round is worth waking for
-        self.placed = ""  #: what became of what this rank last gave away, in words
         self.file = file
         self._snapshots = snapshots
         self._bell = bell
@@ -173,6 +207,7 @@ class ArenaLog:
         self.faults = faults
         self._timeout_s = timeout_s
         self._spin_s = SPIN_S if rules.world <= cores() else 0.0  # else it would take a core from somebody who works
+        self._appended: dict[int, tuple[Event, Outcome]] = {}  # by its time, what is being appended here
         self._probed = 0.0
         self._shown = 0
 
@@ -205,12 +240,13 @@ class ArenaLog:
             except LogCut:
                 fold = self._fold_of_snapshot()
                 continue
-            apply = fold.ledger.apply
+            apply, appended = fold.ledger.apply, self._appended
             for event in events:
-                reason = apply(event)
+                outcome = apply(event)
                 fold.position += RECORD_BYTES
-                if event[1] == self.rank and event[0] in _ANSWERED:
-                    self.placed = reason
+                time_ns = event[-1]
+                if time_ns in appended and _is_same(appended[time_ns][0], event):
+                    appended[time_ns] = (event, outcome)
             if len(events) < READ_RECORDS:
                 break
         fold.by = 0
@@ -223,7 +259,6 @@ class ArenaLog:
             buffer = self._snapshots.hinted()
             plain = None if buffer is None else self._snapshots.read_plain(buffer)
             if plain is not None:
-                self.placed = "unknown: this rank was away, and what it gave away last was folded by others"
                 return Fold(Ledger.from_state(before.rules, plain["ledger"], before.host), plain["position"])
             if time.monotonic() - began > self._timeout_s:
                 raise TimedOut(
@@ -233,14 +268,23 @@ class ArenaLog:
                 )
             time.sleep(SLICE_S)  # it is being overwritten, and a newer one is about to be hinted at
 
-    def append(self, event: Event) -> str:
-        """Appends in this rank's name, folds, and wakes the others if there is something to wake up for."""
+    def append(self, event: Event) -> Outcome:
+        """Appends in this rank's name, folds, and wakes the others if there is something to wake up for.
+
+        Returns what became of this very event, unknown only if a snapshot was adopted that is from after it.
+        """
         ledger = self.ledger
         news, sealed, round_ = ledger.news, ledger.reducing, ledger.round
         self.faults.at("before-append", round_)
-        self.file.append(event)
-        self.faults.at("after-append", round_)
-        self._until_folded()
+        event = event._replace(time_ns=self.file.now_ns())
+        self._appended[event.time_ns] = (event, _PASSED_OVER)  # before it is there: a signal handler may fold it
+        try:
+            self.file.append(event)
+            self.faults.at("after-append", round_)
+            self._until_folded()
+            _, outcome = self._appended[event.time_ns]
+        finally:
+            self._appended.pop(event.time_ns, None)
         ledger = self.ledger
         if ledger.news != news:
             self.faults.at("before-wake", round_)
@@ -248,7 +292,7 @@ class ArenaLog:
         elif self.helpers and ledger.reducing is not None and ledger.reducing is not sealed:
             self.faults.at("before-wake", round_)
             self._bell.ring(self.helpers)
-        return self.placed
+        return outcome
 
     def _until_folded(self) -> None:
         """Takes in what was appended just now."""
@@ -341,7 +385,7 @@ class ArenaLog:
             if m.alive and m.rank != self.rank and here[m.rank] == self.ledger.host and not self.life.lives(m.rank)
         ]
         for member in gone:
-            self.append(Event(Kind.DEAD, member.rank, member.incarnation))
+            self.append(Dead(member.rank, member.incarnation))
         return bool(gone)
 
     def _timed_out(self, purpose: str) -> str:
@@ -357,3 +401,8 @@ class ArenaLog:
         """The hosts of these ranks, where there are several."""
         rules = self.ledger.rules
         return f" (on hosts {sorted({rules.hosts[rank] for rank in ranks})})" if rules.hosts else ""
+
+
+def _is_same(one: Event, other: Event) -> bool:
+    """Types are compared as well: named tuples of two kinds may have the same fields."""
+    return type(one) is type(other) and one == other

@@ -54,7 +54,7 @@ class ArenaMemory:
         self._offsets, _ = packed(exchanged)
         self.snapshots, self.holds = snapshots, holds
         self._log, self._faults = log, log.faults
-        self._reducing = reducing
+        self.reducing = reducing
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class ArenaMemory:
 
     def reduce(self, sealed: Round) -> Event | None:
         """What this rank can do for a sealed round: nothing where an agent does it."""
-        return None if self._reducing is None else self._reducing(sealed)
+        return None if self.reducing is None else self.reducing(sealed)
 
     async def hold(self, record: Round) -> None:
         """The round's slot cannot be reused from here on."""

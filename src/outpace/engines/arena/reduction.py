@@ -20,9 +20,9 @@ from outpace.engines.arena.bell import SLICE_S
 from outpace.engines.arena.faults import Faults
 from outpace.engines.arena.holds import Holds, tag
 from outpace.engines.arena.log import ArenaLog
-from outpace.engines.sums import RowSums, merged_meta
+from outpace.engines.sums import RowSums, done, merged_meta
 from outpace.job.environment import cores
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Attempt, Event, Refuse
 from outpace.protocol.round import Round
 
 _WORDS = 3  # per chunk: tag of who began it, tag of who did it, sum of squares
@@ -75,7 +75,7 @@ class Reduction:
             if not self._wanted(sealed):
                 return None
             if bad is not None:
-                return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
+                return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
             torch.mul(summed, scale, out=out[index])
             squares[word + 2] = found
             order.before_showing()
@@ -101,8 +101,7 @@ class Reduction:
             return None
         self._memory.write_meta(layout.slot_meta(sealed.slot), meta)
         _, squares = self._table(sealed.slot)
-        value = self._sums.clip(squares[2::_WORDS].tolist())
-        return Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value)
+        return done(0, sealed, self._sums.clip(squares[2::_WORDS].tolist()))
 
     def _table(self, slot: int) -> tuple[memoryview[int], memoryview[float]]:
         """Progress of the reduction into a slot, as whole numbers and as floats."""
@@ -153,7 +152,7 @@ class Helper:
         if free is None:
             return None
         self._log.faults.at("opening-attempt", sealed.number)
-        return Event(Kind.ATTEMPT, self._rank, round=sealed.number, place=free, attempt=sealed.attempt + 1)
+        return Attempt(sealed.number, sealed.attempt + 1, free)
 
     def _is_current(self, sealed: Round) -> bool:
         self._log.look()

@@ -50,7 +50,8 @@ from outpace.engines.sums import RowSums
 from outpace.errors import OutpaceError
 from outpace.job.environment import cores, joined_store
 from outpace.job.store import address
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Agent as AgentBegins
+from outpace.protocol.events import Dead, Event, Gone
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
@@ -164,15 +165,15 @@ class Agent:
             self._committed = entry.inbox
         self._entries.put(entry)
         for event in decode(entry.records):
-            if event.kind in (Kind.AGENT, Kind.GONE):
+            if isinstance(event, (AgentBegins, Gone)):
                 self._membership.take_in(event)
-                was_given_up = event[:2] == (Kind.GONE, self._host) and self._host not in self._membership.living
+                was_given_up = isinstance(event, Gone) and event.host == self._host not in self._membership.living
                 if (was_given_up and self._users()) or self._is_of_a_life_before(entry, event):
                     self._begin()  # the others went on without this host; it comes back
 
     def _is_of_a_life_before(self, entry: Entry, event: Event) -> bool:
         """Whether a life of this host that was given up has come back meanwhile. One that comes later ends this one."""
-        if event[:2] != (Kind.AGENT, self._host) or entry.life == self._desk.life:
+        if not isinstance(event, AgentBegins) or event.host != self._host or entry.life == self._desk.life:
             return False
         if entry.life > self._desk.life:
             self._give_up(FAILED, replaced(self._host))
@@ -236,7 +237,7 @@ class Agent:
         """Says that this agent begins, or begins again: the agents form a new group."""
         known = max(self._serial, self._membership.serial(self._host))
         self._serial = max(known + 1, int(time.time() * 8) % (1 << 32))
-        self._say(Event(Kind.AGENT, self._host, self._serial))
+        self._say(AgentBegins(self._host, self._serial))
 
     def _connect(self, generation: int, living: list[int]) -> tuple[Group, Transfers]:
         place = f"{self._prefix}/group/{generation}"
@@ -266,7 +267,7 @@ class Agent:
             self._given_up.add(which)
             print(f"outpace: host {host} {why}; the others go on without it until it is back", file=sys.stderr)
             sys.stderr.flush()
-            self._say(Event(Kind.GONE, *which))
+            self._say(Gone(*which))
 
     def _cut(self, living: list[int]) -> None:
         mine = self._delivery.entries
@@ -285,7 +286,7 @@ class Agent:
             member = members.get(rank)
             if member is not None and member.alive and (rank, member.incarnation) not in self._buried:
                 self._buried.add((rank, member.incarnation))
-                self._say(Event(Kind.DEAD, rank, member.incarnation))
+                self._say(Dead(rank, member.incarnation))
         return not is_anybody_there and self._is_dispensable()
 
     def _is_dispensable(self) -> bool:
@@ -300,7 +301,7 @@ class Agent:
         sealed = ledger.reducing
         given = [*ledger.on_time, *ledger.carried, *(sealed.contributions if sealed is not None else ())]
         if not any(c.rank in self._ranks for c in given):
-            self._say(Event(Kind.GONE, me, self._membership.serial(me)))
+            self._say(Gone(me, self._membership.serial(me)))
         return False
 
     def _has_everybody_ended(self) -> bool:

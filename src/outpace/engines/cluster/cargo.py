@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from outpace.engines.arena.layout import ArenaLayout
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Finish, Publish, Snapshot, Swap, Sync
 from outpace.protocol.hosts import is_addressed
 from outpace.protocol.ledger import Ledger
 
 AT_THE_END = 2
 ROW, BUFFERS, SNAPSHOT = range(3)
+WithData = Publish | Swap | Snapshot | Sync | Finish  #: events that data goes with
 
 
 class Cargo(NamedTuple):
@@ -27,33 +28,31 @@ class Cargo(NamedTuple):
         return self.what, self.number
 
 
-def cargo_of(event: Event, ledger: Ledger, has_buffers: bool) -> Cargo | None:
+def cargo_of(event: WithData, ledger: Ledger, has_buffers: bool) -> Cargo | None:
     """What goes with a record that comes next after what the ledger knows. None if nothing does."""
-    if event.kind not in _CARGOES:
-        return None
     source = ledger.hosts.of[event.rank]
-    if event.kind == Kind.PUBLISH:
+    if isinstance(event, Publish):
         row = ledger.published.next_row(event.rank)
         return Cargo(source, ROW, row, (row,))
-    if event.kind == Kind.SWAP:
+    if isinstance(event, Swap):
         rows = ledger.published.shelves[event.rank].spares[:2]
         return Cargo(source, ROW, rows[0], tuple(rows))
-    if event.kind == Kind.SNAPSHOT:
-        return Cargo(source, SNAPSHOT, event.place, (ledger.snapshots.free_buffer(-1),))
+    if isinstance(event, Snapshot):
+        return Cargo(source, SNAPSHOT, event.buffer, (ledger.snapshots.free_buffer(-1),))
     if not has_buffers:
         return None
-    parity = event.step % 2 if event.kind == Kind.SYNC else AT_THE_END
+    parity = event.generation % 2 if isinstance(event, Sync) else AT_THE_END
     number = parity * len(ledger.hosts.of) + event.rank
     return Cargo(source, BUFFERS, number, (number,))
 
 
-def is_for(host: int, event: Event, ledger: Ledger) -> bool:
+def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
     """Whether a host gets the data of a record that comes next after what the ledger knows."""
     if host not in ledger.hosts.living or host == ledger.hosts.of[event.rank]:
         return False
-    if event.kind == Kind.SNAPSHOT:
+    if isinstance(event, Snapshot):
         return host in ledger.without_snapshot()
-    return event.kind != Kind.PUBLISH or is_addressed(event.samples, host)
+    return not isinstance(event, Publish) or is_addressed(event.reader_hosts, host)
 
 
 def current_rows(ledger: Ledger) -> list[Cargo]:
@@ -72,6 +71,3 @@ def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
     if what == BUFFERS:
         return layout.buffer_row(number // layout.world, number % layout.world), layout.buffer_bytes
     return layout.state(number), layout.state_bytes
-
-
-_CARGOES = (Kind.PUBLISH, Kind.SWAP, Kind.SNAPSHOT, Kind.SYNC, Kind.FINISH)

@@ -14,14 +14,14 @@ from outpace.engines.arena.bell import Bell
 from outpace.engines.arena.holds import tag
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append, decode
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, cargo_of, current_rows, is_for
+from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, WithData, cargo_of, current_rows, is_for
 from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.returning import Standing
 from outpace.engines.cluster.store_log import Entry
 from outpace.errors import OutpaceError
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Agent, Event
 from outpace.protocol.round import Round
 
 
@@ -86,7 +86,8 @@ class Delivery:
 
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)
-        was_away = self._host not in self._log.ledger.hosts.living and event[:2] == (Kind.AGENT, self._host)
+        is_back = isinstance(event, Agent) and event.host == self._host
+        was_away = is_back and self._host not in self._log.ledger.hosts.living
         if was_away and self._log.ledger.started and self._log.ledger.ended:
             raise OutpaceError(
                 f"host {self._host} did not answer for so long that the others went on without it, and they have "
@@ -106,6 +107,8 @@ class Delivery:
 
     def _bring(self, event: Event) -> None:
         """Sees to it that what goes with a record is where it is needed."""
+        if not isinstance(event, WithData):
+            return
         ledger = self._log.ledger
         cargo = cargo_of(event, ledger, self._has_buffers)
         if cargo is None:

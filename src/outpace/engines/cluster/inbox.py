@@ -62,4 +62,4 @@ class SentLog(LogFile):
 
     def append(self, event: Event) -> None:
         """Gives it to the agent."""
-        self._sent = self._inbox.put(event, self.now_ns())
+        self._sent = self._inbox.put(event, event.time_ns)

@@ -18,9 +18,24 @@ from outpace.engines.cluster.keeper import Keeper
 from outpace.engines.engine import Engine, T, run
 from outpace.engines.log import Wait
 from outpace.errors import OutpaceError, TimedOut
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import (
+    Arrive,
+    Claim,
+    Event,
+    Finish,
+    Join,
+    Publish,
+    Read,
+    Snapshot,
+    Swap,
+    Sync,
+    Tell,
+    Withdraw,
+)
+from outpace.protocol.outcome import Outcome, OutcomeKind
 
-_NOT_OF_A_LIFE = (Kind.JOIN, Kind.SEAL, Kind.DEAD)  # may be said by anybody, at any time
+# what a rank says in the name of its current life; the rest may be said by anybody, at any time
+_OF_A_LIFE = (Arrive, Sync, Finish, Claim, Snapshot, Publish, Read, Swap, Tell, Withdraw)
 
 
 class CameBack(OutpaceError):
@@ -37,17 +52,17 @@ class ClusterLog(ArenaLog):
         self._keeper = keeper
         self.is_of_another_time = False  #: this rank's host was given up and is back, its weights are as they were
 
-    def append(self, event: Event) -> str:
+    def append(self, event: Event) -> Outcome:
         """What a rank says in the name of a life that the others have given up is said again in the next one."""
-        answer = super().append(event)
-        while event.kind not in _NOT_OF_A_LIFE and event.rank == self.rank and not self._is_member():
-            was_taken_in = event.kind == Kind.ARRIVE and event.step <= self.ledger.members.by_rank[self.rank].last_step
+        outcome = super().append(event)
+        while isinstance(event, _OF_A_LIFE) and event.rank == self.rank and not self._is_member():
+            was_taken_in = isinstance(event, Arrive) and event.step <= self.ledger.members.by_rank[self.rank].last_step
             self._come_back()
             if was_taken_in:  # and dropped with the host: said again, it would be applied as well
-                return "dropped: its host was given up when it had arrived"
+                return Outcome(OutcomeKind.DROPPED, "dropped: its host was given up when it had arrived")
             event = event._replace(incarnation=self.incarnation)
-            answer = super().append(event)
-        return answer
+            outcome = super().append(event)
+        return outcome
 
     async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
         """As on one machine, unless this rank has to come back first."""
@@ -67,7 +82,7 @@ class ClusterLog(ArenaLog):
     def _come_back(self) -> None:
         """Joins under a new number. Rounds that were reduced without this host are passed over by a snapshot."""
         self.incarnation = self.ledger.members.by_rank[self.rank].incarnation + 1
-        super().append(Event(Kind.JOIN, self.rank, self.incarnation))
+        super().append(Join(self.rank, self.incarnation))
         if self.ledger.rules.publishes is not None:
             self.is_of_another_time = True
             raise CameBack

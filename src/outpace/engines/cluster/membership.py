@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.transfers import Transfers
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Agent, Gone
 from outpace.protocol.hosts import Hosts
 
 log = logging.getLogger("outpace")
@@ -45,10 +45,13 @@ class Membership:
         """The number of its last agent, 0 if there was none."""
         return self._hosts.serials.get(host, 0)
 
-    def take_in(self, event: Event) -> None:
+    def take_in(self, event: Agent | Gone) -> None:
         """A record was read."""
-        entered = event.kind == Kind.AGENT and self._hosts.enter(event.rank, event.incarnation, 0)
-        if not entered and not (event.kind == Kind.GONE and self._hosts.give_up(event.rank, event.incarnation)):
+        if isinstance(event, Agent):
+            has_changed = self._hosts.enter(event.host, event.number, 0)
+        else:
+            has_changed = self._hosts.give_up(event.host, event.number)
+        if not has_changed:
             return
         with self._changed:
             if self._group is not None:

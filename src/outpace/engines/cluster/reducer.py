@@ -18,8 +18,8 @@ from outpace.engines.arena.arena import Arena
 from outpace.engines.arena.holds import Holds, tag
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.wire import Piece, wire_of
-from outpace.engines.sums import RowSums, Terms, join_meta, merged_meta, split_meta
-from outpace.protocol.events import Event, Kind
+from outpace.engines.sums import RowSums, Terms, done, join_meta, merged_meta, split_meta
+from outpace.protocol.events import Attempt, Event, Refuse
 from outpace.protocol.round import Round
 from outpace.vector import accumulator
 
@@ -66,9 +66,7 @@ class HostReducer:
             if math.isnan(value) and (refusal := self._refusal(sealed, terms)) is not None:
                 return refusal
             self._memory.write_meta(self._memory.layout.slot_meta(sealed.slot), blob)
-            return Event(
-                Kind.DONE, self._host, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value
-            )
+            return done(self._host, sealed, value)
         except (Abandoned, RuntimeError):
             self._pieces = [self._made_pieces() for _ in range(DEPTH)]  # an old group may still write into these
             raise
@@ -158,7 +156,7 @@ class HostReducer:
         for index in range(len(self._sums.chunks)):
             bad = self._sums.culprit(index, terms, mine)
             if bad is not None:
-                return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
+                return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
         return None
 
     def _another_attempt(self, sealed: Round) -> Event | None:
@@ -167,4 +165,4 @@ class HostReducer:
         free = next((s for s in self._free_slots() if not self._holds.others_use(s, 0, users)), None)
         if free is None:
             return None
-        return Event(Kind.ATTEMPT, self._host, round=sealed.number, place=free, attempt=sealed.attempt + 1)
+        return Attempt(sealed.number, sealed.attempt + 1, free)

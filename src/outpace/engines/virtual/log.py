@@ -10,10 +10,11 @@ from outpace.engines.log import Wait
 from outpace.engines.virtual.clock import sleep, wait_in
 from outpace.engines.virtual.world import World
 from outpace.errors import BelowQuorum
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Join, Read, Tell
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
 
-UNHEARD = (Kind.READ, Kind.TELL)  #: what a rank says without looking at what became of it
+UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it
 
 
 class Speed(NamedTuple):
@@ -81,14 +82,14 @@ class VirtualLog:
             await wait_in(self.world.agents.commit(self.rank))
             self._is_committed = True
 
-    def append(self, event: Event) -> str:
+    def append(self, event: Event) -> Outcome:
         """What the store has not taken in yet is charged to it. Joining is free: a run begins when all have joined."""
         agents, is_committed, self._is_committed = self.world.agents, self._is_committed, False
-        if agents is None or is_committed or event.kind == Kind.JOIN:
+        if agents is None or is_committed or isinstance(event, Join):
             return self.world.append(event)
-        if event.kind in UNHEARD:
+        if isinstance(event, UNHEARD):
             agents.post(self.rank, partial(self.world.append, event))
-            return "not in the log yet"
+            return Outcome(OutcomeKind.UNREAD, "not in the log yet")
         agents.post(self.rank, _nothing)
         return self.world.append(event)
 

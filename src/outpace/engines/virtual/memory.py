@@ -11,11 +11,11 @@ import torch
 from outpace.engines.engine import Engine
 from outpace.engines.memory import Term
 from outpace.engines.replay import REPLAY_AT_MOST
-from outpace.engines.sums import RowSums, join_meta, merged_meta, meta_of, mixed_notes, weighted_sum
+from outpace.engines.sums import RowSums, done, join_meta, merged_meta, meta_of, mixed_notes, weighted_sum
 from outpace.engines.virtual.clock import sleep
 from outpace.engines.virtual.log import VirtualLog
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Event, Refuse
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.publications import Publication
 from outpace.protocol.results import Results
@@ -74,12 +74,11 @@ class SharedTensors:
             squares.append(sums.sum_of_squares(summed, scale))
             bad = None if math.isfinite(squares[-1]) else sums.culprit(index, terms, sealed)
             if bad is not None:
-                return Event(Kind.REFUSE, bad.rank, bad.incarnation, bad.step, sealed.number)
+                return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
             torch.mul(summed, scale, out=place)
         metas = (self._row_metas[c.rank, c.row] for c in sealed.contributions)
         self._slot_metas[sealed.slot] = merged_meta(sealed, metas)
-        value = sums.clip(squares)
-        return Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=value)
+        return done(0, sealed, sums.clip(squares))
 
     def _row_at(self, rank: int, row: int) -> int:
         return (row * self._world + rank) * self.vector.nbytes

@@ -10,19 +10,24 @@ import hashlib
 import struct
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Protocol, get_args, get_type_hints
 
 from outpace.engines.virtual.agents import Agents, Load
 from outpace.engines.virtual.clock import Clock, Waiters
 from outpace.engines.virtual.network import Network
 from outpace.interface import Notes
-from outpace.protocol.events import Event, Kind
+from outpace.protocol.events import Dead, Done, Event, Seal
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 
 PROBE_NS = 100_000_000  #: how long after it a death is noticed, as on a real machine
 
-_RECORD = struct.Struct("<7q2dq")
+_LETTERS = {int: "q", float: "d", bool: "?"}
+_RECORDS = {  # all events of a type as what is hashed of them: the type's number and all its fields
+    kind: partial(struct.Struct("<q" + "".join(map(_LETTERS.__getitem__, get_type_hints(kind).values()))).pack, number)
+    for number, kind in enumerate(get_args(Event))
+}
 _HASHED_AT_ONCE = 65536
 
 
@@ -44,7 +49,7 @@ class World:
         self.network = network
         self.payload_bytes = payload_bytes
         self.position = 0  #: how many events the log has
-        self.on_event: list[Callable[[Event, str], None]] = []  #: told of each event and what it did
+        self.on_event: list[Callable[[Event, Outcome], None]] = []  #: told of each event and what it did
         world = ledger.rules.world
         self._reducer = reducer
         self._hash = hashlib.blake2b(digest_size=16)
@@ -78,18 +83,19 @@ class World:
 
     # -- what ranks call -------------------------------------------------------------------------------------------
 
-    def append(self, event: Event) -> str:
+    def append(self, event: Event) -> Outcome:
         """Adds an event to the log, and lets everything follow from it that follows at once."""
-        event = Event(*event[:-1], self.clock.now_ns)
-        self._unhashed += _RECORD.pack(*event)
+        kind = type(event)
+        event = kind(*event[:-1], self.clock.now_ns)  # type: ignore[call-arg]
+        self._unhashed += _RECORDS[kind](*event)
         if len(self._unhashed) > _HASHED_AT_ONCE:
             self._hash_all()
         self.position += 1
-        reason = self.ledger.apply(event)
+        outcome = self.ledger.apply(event)
         for told in self.on_event:
-            told(event, reason)
+            told(event, outcome)
         self._react()
-        return reason
+        return outcome
 
     def _hash_all(self) -> None:
         self._hash.update(self._unhashed)
@@ -128,7 +134,7 @@ class World:
 
     def died(self, rank: int, incarnation: int) -> None:
         """A rank's incarnation has ended without a word. The others notice after a while."""
-        self.clock.after(PROBE_NS, partial(self._bury, Event(Kind.DEAD, rank, incarnation)))
+        self.clock.after(PROBE_NS, partial(self._bury, Dead(rank, incarnation)))
 
     def _under_way_ns(self, ranks: Collection[int]) -> int:
         return 0 if self.agents is None else self.agents.rows_there_in_ns(ranks)
@@ -168,13 +174,13 @@ class World:
         if self._reducer is not None:
             self.append(self._reducer.reduce(sealed))
         else:
-            self.append(Event(Kind.DONE, 0, round=sealed.number, place=sealed.slot, attempt=sealed.attempt, value=1.0))
+            self.append(Done(0, sealed.number, sealed.attempt, sealed.slot))
 
     def _plan_seal(self) -> None:
         deadline = self.ledger.deadline_ns
         if deadline is not None and self._graced != (self.ledger.sealable, deadline):
             self._graced = (self.ledger.sealable, deadline)
-            seal = partial(self.append, Event(Kind.SEAL, 0, round=self.ledger.sealable))
+            seal = partial(self.append, Seal(self.ledger.sealable))
             self.clock.at(deadline, seal if self.agents is None else partial(self.agents.post, 0, seal))
 
     def _wake_readers(self, changed: list[int]) -> None:
