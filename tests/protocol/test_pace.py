@@ -119,7 +119,7 @@ def test_adaptive_quorum_is_looked_at_again_when_the_ranks_change_or_after_a_whi
 def test_a_restored_pace_decides_alike() -> None:
     for pace in (observed([1, 2, 3]), computing([100] * 3 + [900])):
         pace.best_quorum(20, range(4))
-        restored = Pace.from_state(True, json.loads(json.dumps(pace.to_state())))
+        restored = Pace().with_state(json.loads(json.dumps(pace.to_state())))
         assert restored.grace_ns() == pace.grace_ns()
         assert restored.best_quorum(40, range(4)) == pace.best_quorum(40, range(4))
 

@@ -119,7 +119,7 @@ def test_what_all_have_to_read_is_not_written_again_before_they_have(steps):
             frozen = published.frozen_for(rank, iterations[rank])
             if frozen is not None:
                 waits[rank], iterations[rank] = False, iterations[rank] + 1
-                if published.is_meeting(frozen.number) and frozen.has(rank, frozen.number):
+                if published.is_barrier(frozen.number) and frozen.has(rank, frozen.number):
                     assert met[frozen.number] == frozen.publications, "all read the same"
                     for place in frozen.publications.values():
                         assert published.next_row(place.rank) != place.row or not published.may_write(place.rank)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from outpace.interface import Replica, Result
 from outpace.protocol.events import Claim, Snapshot
+from outpace.protocol.results import SnapshotPlace
 from outpace.protocol.round import Contribution, Round
-from outpace.protocol.snapshots import SnapshotPlace
 
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine

@@ -16,8 +16,8 @@ from outpace.interface import Mixed, Notes, Own, Tensors
 from outpace.protocol.events import Publish, Read, Swap, Withdraw
 from outpace.protocol.hosts import address
 from outpace.protocol.outcome import OutcomeKind
-from outpace.protocol.publications import Frozen, Shelf
 from outpace.protocol.published import EVERYBODY, Published
+from outpace.protocol.shelves import Frozen, Shelf
 
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine
@@ -92,7 +92,7 @@ class PublishedWeights:
         # without tensors two of them show whether there is anybody else, however large the world is
         places = list(found if self._memory.has_tensors else islice(found, 2))
         stamp = published.stamp if frozen is None else frozen.stamp
-        is_held = frozen is not None and published.is_meeting(frozen.number)  # until this rank, too, has read it
+        is_held = frozen is not None and published.is_barrier(frozen.number)  # until this rank, too, has read it
         mean = Mixed()
         if any(place[0] != self._rank for place in places):
             mean = await self._memory.mean(places, ranks, own)

@@ -15,22 +15,22 @@ and its credit add up to their number.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
+from outpace.protocol.state import Part
 
 MOST = 2.0  #: that a contribution weighs: more would be its noise at a learning rate that is not meant for it
 HELD = 1.0  #: contributions' worth that a rank is owed before its late ones are given any of it
 
 
-class Discount:
+class Discount(Part):
     """What each rank is owed, and what that makes its contributions weigh."""
+
+    _owed: dict[int, float]
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
-        self._owed: dict[int, float] = {}
+        self._owed = {}
 
     def owed(self, rank: int) -> float:
         """What was withheld from this rank and not given back yet, in contributions."""
@@ -52,17 +52,6 @@ class Discount:
             if weight != 1.0:
                 share = (1.0 - weight) * self._size(contribution)
                 self._owed[contribution.rank] = max(0.0, self.owed(contribution.rank) + share)
-
-    def to_state(self) -> list[list[float]]:
-        """Plain values for a snapshot."""
-        return [[rank, owed] for rank, owed in sorted(self._owed.items())]
-
-    @classmethod
-    def from_state(cls, rules: Rules, state: Sequence[Sequence[Any]]) -> Discount:
-        """The inverse of `to_state`."""
-        discount = cls(rules)
-        discount._owed = {int(rank): float(owed) for rank, owed in state}
-        return discount
 
     def _lag(self, sealed: Round, contribution: Contribution) -> int:
         """Rounds beyond what is usual where nobody is slow."""

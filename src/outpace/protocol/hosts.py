@@ -7,24 +7,28 @@ one are of no use any more. A world on one machine is one host that is always th
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from outpace.protocol.rules import Rules
+from outpace.protocol.state import Part
 
 _BITS = 63  #: of a mask of hosts
 
 
-class Hosts:
+class Hosts(Part):
     """Which hosts take part after some prefix of the log."""
+
+    generation: int
+    living: set[int]
+    serials: dict[int, int]  #: host -> which of its agents is at work
+    begins: dict[int, int]  #: host -> the first round whose result it has; it was given up before
+    gone: set[int]  #: hosts that were given up and are not back
 
     def __init__(self, rules: Rules) -> None:
         self.of = rules.hosts or (0,) * rules.world  #: the host of each rank
         self.count = max(self.of) + 1
         self.generation = 0
-        self.living: set[int] = set() if rules.hosts else {0}
-        self.serials: dict[int, int] = {}  #: host -> which of its agents is at work
-        self.begins: dict[int, int] = {}  #: host -> the first round whose result it has; it was given up before
-        self.gone: set[int] = set()  #: hosts that were given up and are not back
+        self.living = set() if rules.hosts else {0}
+        self.serials, self.begins, self.gone = {}, {}, set()
 
     def ranks(self, host: int) -> list[int]:
         """Of that host."""
@@ -50,24 +54,6 @@ class Hosts:
         self.gone.add(host)
         self.generation += 1
         return True
-
-    def to_state(self) -> list[Any]:
-        """Plain values for a snapshot."""
-        return [
-            self.generation,
-            sorted(self.living),
-            sorted(self.serials.items()),
-            sorted(self.begins.items()),
-            sorted(self.gone),
-        ]
-
-    @classmethod
-    def from_state(cls, rules: Rules, state: list[Any]) -> Hosts:
-        """The inverse of `to_state`."""
-        hosts = cls(rules)
-        hosts.generation, living, serials, begins, gone = state
-        hosts.living, hosts.serials, hosts.begins, hosts.gone = set(living), dict(serials), dict(begins), set(gone)
-        return hosts
 
 
 def address(rules: Rules, readers: Iterable[int]) -> int:

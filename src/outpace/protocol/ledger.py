@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from outpace.protocol import quorum
 from outpace.protocol.events import (
     Agent,
     Arrive,
@@ -35,11 +34,11 @@ from outpace.protocol.events import (
 )
 from outpace.protocol.ledger_view import LedgerView
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member
+from outpace.protocol.open_round import quorum_is_met
 from outpace.protocol.outcome import Outcome, OutcomeKind, ignored, taken
+from outpace.protocol.results import SnapshotPlace, Snapshots
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules, needed
-from outpace.protocol.snapshots import SnapshotPlace, Snapshots
-from outpace.protocol.state import restore, state_of
 
 EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round or the last two
 
@@ -98,14 +97,14 @@ class Ledger(LedgerView):
         return outcome
 
     def _come_too_late(self, rank: int) -> Outcome:
-        """Its earlier pieces are in a sealed round: taken in now, they would be applied twice."""
+        """Its earlier pieces are in a sealed round. Taken in now, they would be applied twice."""
         if self.rules.late != "drop":
             return Outcome(OutcomeKind.TOO_LATE, "too late: the round that has its earlier pieces is sealed")
         self.members.tallies[rank].dropped += 1
         return Outcome(OutcomeKind.DROPPED, "too late: dropped, the round that has its earlier pieces is sealed")
 
     def _place(self, contribution: Contribution, lag: int, is_part: bool) -> Outcome:
-        """Puts one that is late, or a part, where the rules want it."""
+        """Counts, carries or drops a contribution that is late, or a part."""
         if not lag:
             self.open.carry(contribution, is_part)
             return Outcome(OutcomeKind.PART, f"{contribution.pieces} in time so far", self.round)
@@ -180,11 +179,11 @@ class Ledger(LedgerView):
         member = self.members.current(event.rank, event.incarnation)
         if member is None:
             return ignored("that incarnation is gone already")
-        self._bury(member)
+        self._remove(member)
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} is dead; what it had contributed stays")
 
-    def _bury(self, member: Member) -> None:
+    def _remove(self, member: Member) -> None:
         member.alive = False
         self._snapshots_of(member.rank).release(member.rank)
         self.pace.forget(member.rank)
@@ -212,7 +211,7 @@ class Ledger(LedgerView):
             left_out = [c for c in self.reducing.contributions if c.rank in lost]
             self._leave_out(self.reducing, left_out, event.time_ns)
         for member in [m for m in self.members.by_rank.values() if m.rank in lost and m.alive]:
-            self._bury(member)
+            self._remove(member)
         self._settle(event.time_ns)
         return taken(f"host {host} is given up with ranks {sorted(lost)}; group {self.hosts.generation}")
 
@@ -283,12 +282,12 @@ class Ledger(LedgerView):
             self._settle_end()
 
     def _someone_is_expected(self) -> bool:
-        """Whether grace has anybody to wait for: a rank that has not been heard of for rounds will not jitter in."""
+        """Whether grace has anybody to wait for: a rank that has been silent for rounds is more than a little late."""
         heard_of = self.round - EXPECTED_FOR_ROUNDS
         return any(self.members.by_rank[rank].last_round >= heard_of for rank in self.open.can)
 
     def _follow(self, member: Member) -> None:
-        """Brings what is derived from the members up to date after this one changed."""
+        """Updates what is derived from the members after this one changed."""
         self._news += 1
         self.open.follow(member)
         self.members.follow(member)
@@ -296,12 +295,12 @@ class Ledger(LedgerView):
         self.published.follow(member)
 
     def _count_needed(self) -> None:
-        """Who has finished after it contributed is still one of those the quorum is taken of."""
+        """A rank that contributed and then finished still counts among those the quorum is taken of."""
         if self.rules.is_count:
             self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
     def _quorum_is_met(self) -> bool:
-        return quorum.is_met(self.rules, self.round, self.open, self._needed, self.pace)
+        return quorum_is_met(self.rules, self.round, self.open, self._needed, self.pace)
 
     def _note_quorum(self, now_ns: int) -> None:
         if self.met_ns is not None:
@@ -326,7 +325,7 @@ class Ledger(LedgerView):
                 self.members.tallies[left.rank].dropped += left.pieces
 
     def _weighed(self, sealed: Round) -> Round:
-        """With what each contribution weighs. Rounds are complete in their order: all that is owed is known."""
+        """With the weight of each contribution. Rounds complete in order, so what each rank is owed is known."""
         return sealed._replace(weights=self.discount.weights(sealed))
 
     def _free_slot(self) -> int:
@@ -379,25 +378,25 @@ class Ledger(LedgerView):
             self._follow(member)
 
     def _settle_end(self) -> None:
-        """At one place in the log for all: whoever comes later finds nobody to train with."""
+        """Decided at one place in the log for all: a rank that joins later finds nobody to train with."""
         if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
             self.over = True
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 
-    def to_state(self, covered: int = 0) -> dict[str, Any]:
+    def to_state(self, covered: int = 0, **instead: Any) -> dict[str, Any]:
         """The state as plain values: what a snapshot carries for ranks that cannot read the whole log. Of results that
         a snapshot of version `covered` makes unnecessary, only the places."""
-        return state_of(self, covered)
+        return super().to_state(results=self.results.from_version(covered), **instead)
 
     @classmethod
     def from_state(cls, rules: Rules, state: dict[str, Any], host: int = 0) -> Ledger:
-        """The inverse of `to_state`."""
-        ledger = cls(rules, host)
-        restore(ledger, state)
-        for member in ledger.members.by_rank.values():
-            ledger._follow(member)
-        return ledger
+        """A ledger that knows what the one knew that wrote this state."""
+        return cls(rules, host).with_state(state)
+
+    def _restore_what_follows(self) -> None:
+        for member in self.members.by_rank.values():
+            self._follow(member)
 
 
 _HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {

@@ -7,41 +7,50 @@ from __future__ import annotations
 
 from outpace.protocol.discount import Discount
 from outpace.protocol.hosts import Hosts
-from outpace.protocol.members import Members
+from outpace.protocol.members import Members, Synchronisation
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
 from outpace.protocol.published import Published
-from outpace.protocol.results import Results
+from outpace.protocol.results import Results, Snapshots
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
-from outpace.protocol.snapshots import Snapshots
-from outpace.protocol.sync import Sync
+from outpace.protocol.state import Part
 
 
-class LedgerView:
+class LedgerView(Part):
     """The state after some prefix of the log."""
+
+    members: Members
+    pace: Pace
+    round: int  #: the open round; also the version of a replica that applied everything sealed
+    open: OpenRound
+    met_ns: int | None  #: when the open round's quorum was met
+    grace_ns: int
+    reducing: Round | None  #: sealed, its result not yet complete
+    results: Results
+    hyper_step: int  #: own steps of the rank whose hyper-parameters were used last
+    discount: Discount
+    sync: Synchronisation
+    hosts: Hosts
+    done_by: set[int]  #: hosts that have the result of the attempt being reduced
+    snapshots_at: list[Snapshots]  #: by host
+    published: Published
+    told: dict[int, dict[tuple[int, int], float]]  #: rank -> (its step, index) -> a number it told all
+    started: bool  #: every rank of the world has joined once; no round before that
+    over: bool  #: where dead ranks are started again: all have finished, and nobody may join any more
 
     def __init__(self, rules: Rules, host: int = 0) -> None:
         self.rules = rules
         self.host = host  #: whose snapshots are meant by `snapshots`; changes nothing else
-        self.members = Members()
+        self.members, self.hosts, self.sync = Members(), Hosts(rules), Synchronisation()
         self.pace = Pace(rules.needs_pace)
-        self.round = 0  #: the open round; also the version of a replica that applied everything sealed
-        self.open = OpenRound(rules.rows)
-        self.met_ns: int | None = None  #: when the open round's quorum was met
-        self.grace_ns = 0
-        self.reducing: Round | None = None  #: sealed, its result not yet complete
-        self.results = Results(rules)
-        self.hyper_step = 0  #: own steps of the rank whose hyper-parameters were used last
-        self.discount = Discount(rules)
-        self.sync = Sync()
-        self.hosts = Hosts(rules)
-        self.done_by: set[int] = set()  #: hosts that have the result of the attempt being reduced
+        self.round, self.open, self.reducing = 0, OpenRound(rules.rows), None
+        self.met_ns, self.grace_ns, self.hyper_step = None, 0, 0
+        self.results, self.discount = Results(rules), Discount(rules)
+        self.done_by, self.told = set(), {}
         self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
         self.published = Published(rules, self.members, self.pace)
-        self.told: dict[int, dict[tuple[int, int], float]] = {}  #: rank -> (its step, index) -> a number it told all
-        self.started = False  #: every rank of the world has joined once; no round before that
-        self.over = False  #: where dead ranks are started again: all have finished, and nobody may join any more
+        self.started = self.over = False
         self._needed = 0  # arrivals that make the quorum, where it is a plain count; 0 asks at each one
         self._observes = rules.needs_pace
         self._news = 0
@@ -52,7 +61,7 @@ class LedgerView:
         return self.started and len(self.members.counted) < self.rules.least_ranks
 
     def why_below_quorum(self) -> str:
-        """The same in words, for whoever has to stop."""
+        """The same in words, for the error that ends training."""
         dead = sorted(self.members.by_rank.keys() - self.members.counted)
         return (
             f"ranks {dead} died and {len(self.members.counted)} of {self.rules.world} are left, fewer than "
@@ -86,7 +95,7 @@ class LedgerView:
 
     @property
     def news(self) -> int:
-        """Grows with everything that waiters may wait for. An arrival alone is none: the round's end is."""
+        """Grows with everything that a rank may wait for: not with an arrival, but with the end of its round."""
         return self._news + self.published.changes
 
     @property

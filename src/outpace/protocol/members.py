@@ -1,12 +1,14 @@
-"""Who takes part. Owns the life of each rank as the log tells it; decides nothing about rounds."""
+"""Who takes part, and who waits in `synchronize`. Owns the life of each rank as the log tells it; decides nothing about
+rounds."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from outpace.protocol.round import Round
+from outpace.protocol.state import Part
 
 ACTIVE, SYNCING, FINISHED = "active", "syncing", "finished"
 
@@ -49,12 +51,14 @@ class Member:
         return self.alive and self.state != FINISHED
 
 
-class Members:
+class Members(Part):
     """All ranks that ever joined, by rank."""
 
+    by_rank: dict[int, Member]
+    tallies: dict[int, Tally]
+
     def __init__(self) -> None:
-        self.by_rank: dict[int, Member] = {}
-        self.tallies: dict[int, Tally] = {}
+        self.by_rank, self.tallies = {}, {}
         self.counted: set[int] = set()  #: ranks living or finished
 
     def join(self, rank: int, incarnation: int, round_: int) -> bool:
@@ -78,11 +82,11 @@ class Members:
         return [m for m in self.by_rank.values() if m.unfinished]
 
     def expected(self) -> list[int]:
-        """Who has not finished, or was killed before it could know that all have: these are still to come."""
+        """Ranks that have not finished, or were killed before they knew that all have: these will come back."""
         return [m.rank for m in self.by_rank.values() if m.state != FINISHED or not (m.alive or m.has_ended)]
 
     def follow(self, member: Member) -> None:
-        """Brings `counted` up to date after this one changed."""
+        """Updates `counted` after this one changed."""
         if member.counts:
             self.counted.add(member.rank)
         else:
@@ -101,25 +105,37 @@ class Members:
             else:
                 tally.on_time += pieces
 
-    def to_state(self) -> dict[str, Any]:
-        """Plain values for a snapshot."""
-        members = sorted(self.by_rank.values(), key=lambda m: m.rank)
-        return {
-            "members": [
-                [m.rank, m.incarnation, m.state, m.alive, m.last_step, m.last_round, m.has_ended] for m in members
-            ],
-            "tallies": [
-                [rank, t.on_time, t.carried, t.dropped, sorted(t.late_by.items())]
-                for rank, t in sorted(self.tallies.items())
-            ],
-        }
 
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Members:
-        """The inverse of `to_state`."""
-        members = cls()
-        members.by_rank = {row[0]: Member(*row) for row in state["members"]}
-        for rank, on_time, carried, dropped, late_by in state["tallies"]:
-            counts = Counter({int(k): int(v) for k, v in late_by})
-            members.tallies[rank] = Tally(on_time, carried, dropped, counts)
-        return members
+class Synchronisation(Part):
+    """All ranks with data left wait for each other, and go on from one version. What the last one ended with."""
+
+    generation: int  #: synchronisations completed
+    version: int  #: the version the last one ended at
+    resumed: bool  #: the last one began anew from a checkpoint
+    ranks: tuple[int, ...]  #: who took part in the last one
+    steps: int  #: local steps of the rank that had made the most; all go on counting from there
+    source: int  #: the rank whose checkpoint is the furthest, the lowest of several: all begin from its replica
+    _most_steps: int  # of those who are in the next one
+    _resume: int  # one more than the round that the next one resumes from; 0 for none
+
+    def __init__(self) -> None:
+        self.generation = self.version = self.steps = self.source = 0
+        self._most_steps = self._resume = 0
+        self.resumed, self.ranks = False, ()
+
+    def enter(self, rank: int, resume: int, steps: int) -> None:
+        """A rank that enters brings a checkpoint of round `resume - 1`, or none with 0, and has made so many steps."""
+        if resume and resume >= self._resume:
+            self.source = rank if resume > self._resume else min(rank, self.source)
+            self._resume = resume
+        self._most_steps = max(self._most_steps, steps)
+
+    def complete(self, round_: int, ranks: Sequence[int]) -> int:
+        """All have arrived. Returns the round to go on with: a checkpoint's, if that is further."""
+        self.resumed = self._resume > 0
+        self.version = max(round_, self._resume - 1)
+        self._resume = 0
+        self.steps = self._most_steps
+        self.generation += 1
+        self.ranks = tuple(sorted(ranks))
+        return self.version

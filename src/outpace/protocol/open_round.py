@@ -1,4 +1,4 @@
-"""The open round: who is in it, who may still come, and which rows are taken. Owns these sets; seals nothing.
+"""The open round: who is in it, who may still come, which rows are taken, and whether its quorum is met. Seals nothing.
 
 Every change costs no more than the contributions it is about, so that a thousand ranks can be followed.
 """
@@ -9,17 +9,22 @@ import random
 from collections.abc import Iterable
 
 from outpace.protocol.members import ACTIVE, Member
+from outpace.protocol.pace import Pace
 from outpace.protocol.round import Contribution
+from outpace.protocol.rules import Rules
+from outpace.protocol.state import Part
 
 
-class OpenRound:
+class OpenRound(Part):
     """Contributions that wait for the seal, and the ranks that may still be on time."""
+
+    on_time: list[Contribution]  #: count towards the quorum
+    carried: list[Contribution]  #: included, but do not count towards the quorum: late ones, and parts
+    rows: set[tuple[int, int]]  #: (rank, row) of contributions that no complete round includes
 
     def __init__(self, rows: int = 2) -> None:
         self._rows = range(rows)  # of each rank
-        self.on_time: list[Contribution] = []  #: count towards the quorum
-        self.carried: list[Contribution] = []  #: late ones that go along
-        self.rows: set[tuple[int, int]] = set()  #: (rank, row) of contributions that no complete round includes
+        self.on_time, self.carried, self.rows = [], [], set()
         self.unfinished: set[int] = set()  #: ranks the quorum is taken of
         self.present: set[int] = set()  #: ranks on time; one restarted within the round counts once
         self.can: set[int] = set()  #: ranks that may still join it on time
@@ -48,7 +53,7 @@ class OpenRound:
         return None
 
     def initiator(self, seed: int) -> int:
-        """The paper's majority: a rank drawn from a shared seed; whoever came before it is in."""
+        """The paper's majority: a rank drawn from a shared seed; the round is sealed when it arrives."""
         if self._initiator is None:
             self._initiator = random.Random(seed).choice(sorted(self.present | self.can))
         return self._initiator
@@ -76,7 +81,7 @@ class OpenRound:
             self._count(samples, planned)
 
     def carry(self, contribution: Contribution, is_part: bool = False) -> None:
-        """Takes in one that goes along. One that is a part may be added to."""
+        """Takes in one that does not count towards the quorum. One that is a part may be added to."""
         rank = contribution.rank
         self.carried.append(contribution)
         self.rows.add((rank, contribution.row))
@@ -137,7 +142,7 @@ class OpenRound:
                 self._look_at(rank)
 
     def follow(self, member: Member) -> None:
-        """Brings what is known of a member up to date after it changed."""
+        """Takes in that a member changed."""
         rank = member.rank
         self._active.pop(rank, None)
         self.unfinished.discard(rank)
@@ -155,3 +160,36 @@ class OpenRound:
             self.can.discard(rank)
         else:
             self.can.add(rank)
+
+    def _restore_what_follows(self) -> None:
+        """All but what depends on the members: see `follow`."""
+        self._here = {(c.rank, c.incarnation) for c in self.on_time}
+        self.present = {c.rank for c in self.on_time}
+        self._parts = {(c.rank, c.incarnation): c for c in self.carried if not c.late}
+        for contribution in self.on_time + self.carried:
+            if not contribution.late:
+                self._count(contribution.samples, contribution.planned)
+
+
+def quorum_is_met(rules: Rules, number: int, open_round: OpenRound, enough: int, pace: Pace) -> bool:
+    """Whether enough are on time for the open round; more than can come are never asked for.
+
+    number: of the open round. enough: arrivals that make the quorum, where it is a plain count.
+    """
+    if rules.is_count:
+        here = len(open_round.present)
+        return here >= enough or (here > 0 and open_round.everybody_is_here)
+    quorum = rules.quorum
+    if quorum == "work":
+        planned = open_round.planned * len(open_round.unfinished)
+        return open_round.samples >= (rules.work or planned) > 0
+    if not open_round.on_time:
+        return False
+    if quorum == "adaptive":
+        enough = pace.best_quorum(number, open_round.unfinished)
+    if open_round.everybody_is_here:
+        return True
+    if quorum == "majority-random":
+        return open_round.initiator(rules.seed * 1_000_003 + number) in open_round.present
+    enough_done = open_round.samples >= rules.work * open_round.planned * len(open_round.unfinished)
+    return enough_done and len(open_round.present) >= enough

@@ -5,11 +5,11 @@ Owns the recent history of arrival times, taken from events. Must never read a c
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable
-from typing import Any
 
-GRACE_SHARE = 0.15  #: of a round: who comes later than this only jitters no more
+from outpace.protocol.state import Part
+
+GRACE_SHARE = 0.15  #: of a round: a rank that comes later than this is a straggler, and not just jittery
 _LAGS = 64
 _INTERVALS = 9
 _DURATIONS = 16
@@ -17,17 +17,21 @@ _RECONSIDER = 8  # rounds
 _CANDIDATES = 32  # quorums that are compared: all of them among so many ranks, evenly spaced ones among more
 
 
-class Pace:
+class Pace(Part):
     """Recent arrival times of all ranks, as integers in nanoseconds. Observes nothing where nobody asks."""
+
+    _met: dict[int, int]  # round -> when its quorum was met
+    _lags: list[int]  # the last arrivals after their round's quorum, by how much
+    _intervals: list[int]  # between the last quorums
+    _started: dict[int, int]  # rank -> when it began to compute
+    _durations: dict[int, list[int]]  # rank -> of its last steps
+    _best: tuple[int, int, int]  # round it was found in, number of ranks, best quorum
 
     def __init__(self, observes: bool = True) -> None:
         self._observes = observes
-        self._met: dict[int, int] = {}  # round -> when its quorum was met
-        self._lags: deque[tuple[int, int]] = deque(maxlen=_LAGS)  # round, and how long after its quorum
-        self._intervals: deque[int] = deque(maxlen=_INTERVALS)
-        self._started: dict[int, int] = {}  # rank -> when it began to compute
-        self._durations: dict[int, deque[int]] = {}
-        self._best = (0, 0, 1)  # round it was found in, number of ranks, best quorum
+        self._met, self._started, self._durations = {}, {}, {}
+        self._lags, self._intervals = [], []
+        self._best = (0, 0, 1)
 
     def arrived(self, rank: int, version: int, time_ns: int) -> None:
         """A contribution of `version` is here. Notes by how much it missed its round's quorum."""
@@ -35,10 +39,10 @@ class Pace:
             return
         met = self._met.get(version)
         if met is not None:
-            self._lags.append((version, max(0, time_ns - met)))  # times are taken before the append and may cross
+            _note(self._lags, max(0, time_ns - met), _LAGS)  # times are taken before the append and may cross
         started = self._started.get(rank)
         if started is not None:
-            self._durations.setdefault(rank, deque(maxlen=_DURATIONS)).append(time_ns - started)
+            _note(self._durations.setdefault(rank, []), time_ns - started, _DURATIONS)
         self._started[rank] = time_ns
 
     def released(self, ranks: Iterable[int], time_ns: int) -> None:
@@ -54,12 +58,12 @@ class Pace:
             return
         previous = self._met.get(round_ - 1)
         if previous is not None:
-            self._intervals.append(time_ns - previous)
+            _note(self._intervals, time_ns - previous, _INTERVALS)
         self._met[round_] = time_ns
         self._met = {number: met for number, met in self._met.items() if number >= round_ - keep}
 
     def forget(self, rank: int) -> None:
-        """The rank has left: its times say nothing about the rounds to come."""
+        """The rank has left: its times say nothing about future rounds."""
         self._started.pop(rank, None)
         self._durations.pop(rank, None)
 
@@ -67,12 +71,12 @@ class Pace:
         """How long to wait after the quorum for ranks that only jitter.
 
         Covers nine in ten of the lags that fit under the cap of 15 % of a round. Those that do not are stragglers', and
-        waiting for them is what we are here to avoid. A round that everybody comes to ends with the last of them.
+        waiting for them is what grace must avoid. A round that everybody comes to ends with the last of them.
         """
         if not self._intervals or not self._lags:
             return 0
         cap = int(GRACE_SHARE * sorted(self._intervals)[len(self._intervals) // 2])
-        fitting = sorted(lag for _, lag in self._lags if lag <= cap)
+        fitting = sorted(lag for lag in self._lags if lag <= cap)
         if not fitting:
             return 0
         covered = fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0]
@@ -105,28 +109,12 @@ class Pace:
                 best, best_rate = k, rate
         return best
 
-    def to_state(self) -> dict[str, Any]:
-        """Plain values for a snapshot."""
-        return {
-            "met": sorted(self._met.items()),
-            "lags": list(self._lags),
-            "intervals": list(self._intervals),
-            "started": sorted(self._started.items()),
-            "best": self._best,
-            "durations": [[rank, list(d)] for rank, d in sorted(self._durations.items())],
-        }
 
-    @classmethod
-    def from_state(cls, observes: bool, state: dict[str, Any]) -> Pace:
-        """The inverse of `to_state`."""
-        pace = cls(observes)
-        pace._met = {int(k): int(v) for k, v in state["met"]}
-        pace._lags.extend((int(number), int(lag)) for number, lag in state["lags"])
-        pace._intervals.extend(state["intervals"])
-        pace._started = {int(k): int(v) for k, v in state["started"]}
-        pace._best = tuple(state["best"])
-        pace._durations = {int(r): deque(d, maxlen=_DURATIONS) for r, d in state["durations"]}
-        return pace
+def _note(history: list[int], value: int, most: int) -> None:
+    """Appends, and keeps no more than so many."""
+    history.append(value)
+    if len(history) > most:
+        del history[0]
 
 
 def _candidates(ranks: int) -> list[int]:

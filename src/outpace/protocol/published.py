@@ -2,53 +2,59 @@
 
 Owns the rows of averaging strategies. Each rank has a few of its own: one is current, the others are spare and are
 written in turn. A publication takes effect only if nobody changed the rank's weights meanwhile, so that two ranks can
-swap without a lock. Like the ledger it belongs to, it is a pure fold: who reads the same log knows the same rows.
+swap without a lock. Like the ledger it belongs to, it is a pure fold: two that read the same log are equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
-from outpace.mixing.paths import Paths
 from outpace.protocol.events import Publish, Read, Swap, Withdraw
-from outpace.protocol.meeting import Meeting
 from outpace.protocol.members import ACTIVE, Member, Members
 from outpace.protocol.outcome import Outcome, OutcomeKind, ignored, taken
 from outpace.protocol.pace import Pace
-from outpace.protocol.publications import NOTHING, Frozen, Publication, Shelf
+from outpace.protocol.paths import Paths
 from outpace.protocol.rules import Publishing, Rules
+from outpace.protocol.shelves import NOTHING, Barrier, Frozen, Publication, Shelf
+from outpace.protocol.state import Part
 
 FROZEN_KEPT = 2  #: frozen iterations whose rows are remembered
-EVERYBODY = -1  #: stands among the changed ranks when all have read what all had to read
+EVERYBODY = -1  #: stands among the changed ranks when everybody has read the last barrier
 
 
-class Published:
+class Published(Part):
     """All ranks' rows after some prefix of the log."""
+
+    shelves: dict[int, Shelf]
+    frozen: dict[int, Frozen]  #: the last ones, by number
+    furthest: int  #: the furthest iteration that anybody has published
+    open: int  #: the iteration that is not frozen yet; with paths, the next number
+    stamp: int  #: publications of all ranks so far
+    fresh: list[int]  #: who has published the open iteration, in order
+    deadline_ns: int | None  #: when a waiter should freeze the open iteration
+    _taking_part: set[int]
+    _missing: set[int]  # who takes part and has not published the open iteration
+    _barrier: Barrier
+    _twice: int  # somebody has published twice since the stamp was below this
+    _paths: Paths
 
     def __init__(self, rules: Rules, members: Members, pace: Pace) -> None:
         publishing = rules.publishes or Publishing(rows=0)
-        self.shelves: dict[int, Shelf] = {}
-        self.frozen: dict[int, Frozen] = {}  #: the last ones, by number
-        self.furthest = NOTHING  #: the furthest iteration that anybody has published
-        self.open = 0  #: the iteration that is not frozen yet; with paths, the next number
+        self.shelves, self.frozen, self.fresh = {}, {}, []
+        self.furthest, self.open, self.stamp, self._twice = NOTHING, 0, 0, 0
+        self.deadline_ns = None
+        self._taking_part, self._missing = set(), set()
+        self._barrier = Barrier(publishing.sync_every)
+        self._paths = Paths(rules.world, publishing.edges)
         self.changed: list[int] = []  #: ranks whose state changed with the last event, while `collects`
         self.collects = False
         self.changes = 0  #: how often anything changed that somebody may wait for
-        self.stamp = 0  #: publications of all ranks so far
-        self.fresh: list[int] = []  #: who has published the open iteration, in order
-        self.deadline_ns: int | None = None  #: when a waiter should freeze the open iteration
         self._publishing = publishing
         self._grace = rules.grace
         self._staleness = rules.max_staleness
         self._members = members
         self._pace = pace
-        self._taking_part: set[int] = set()
-        self._missing: set[int] = set()  # who takes part and has not published the open iteration
         self._there: list[Publication | None] = [None] * rules.world  # what is current and not too old
-        self._meeting = Meeting(publishing.sync_every)
-        self._twice = 0  # somebody has published twice since the stamp was below this
-        self._paths = Paths(rules.world, publishing.edges)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -81,13 +87,13 @@ class Published:
         shelves = self.shelves
         return stamp >= self._twice or all(shelves[rank].stamp_before <= stamp for rank in ranks)
 
-    def is_meeting(self, iteration: int) -> bool:
+    def is_barrier(self, iteration: int) -> bool:
         """Whether all wait for all in this iteration, and nobody writes its row again before all have read it."""
-        return self._meeting.is_at(iteration)
+        return self._barrier.is_at(iteration)
 
     def may_write(self, rank: int) -> bool:
-        """Whether all have read the meeting that this rank's next row may still hold."""
-        return not self._meeting.holds(rank, self.next_row(rank))
+        """Whether all have read the barrier's publication that this rank's next row may still hold."""
+        return not self._barrier.holds(rank, self.next_row(rank))
 
     def frozen_for(self, rank: int, iteration: int) -> Frozen | None:
         """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own.
@@ -102,7 +108,7 @@ class Published:
         return self.frozen.get(iteration) or self.frozen[max(self.frozen)]
 
     def taking_part(self, rank: int) -> bool:
-        """Whether this rank lives, has data left and waits in no meeting."""
+        """Whether this rank lives, has data left and is not in `synchronize`."""
         return rank in self._taking_part
 
     def current(self, ranks: Iterable[int]) -> Iterator[Publication]:
@@ -122,7 +128,7 @@ class Published:
         return self.withdraw(event.rank, event.generation)
 
     def follow(self, member: Member) -> None:
-        """Brings what is known of a member up to date after it changed."""
+        """Takes in that a member changed."""
         rank = member.rank
         if rank not in self.shelves:
             rows = self._publishing.rows
@@ -143,7 +149,7 @@ class Published:
         self._paths.gone(rank)
 
     def _enter(self, member: Member) -> None:
-        """A rank begins, or begins anew after a restart or when all have met, and is not late."""
+        """A rank begins, or begins again after a restart or a synchronisation. It is not late."""
         rank, shelf = member.rank, self.shelves[member.rank]
         shelf.life = member.incarnation
         shelf.first = max(shelf.first, shelf.iteration + 1, self._first_for(member))
@@ -153,7 +159,7 @@ class Published:
         self._withdraw(rank)
 
     def go_on_from(self, iteration: int) -> None:
-        """All ranks have met, and count their iterations from here."""
+        """All ranks have synchronised, and count their iterations from here."""
         if self._publishing.freeze == "first":
             self.open = max(self.open, iteration)
 
@@ -166,7 +172,7 @@ class Published:
         self._show(rank)
 
     def _show(self, rank: int) -> None:
-        """Brings what there is of a rank up to date."""
+        """Updates what others find of a rank."""
         place = self.shelves[rank].current
         is_there = place is not None and rank in self._taking_part and not self._is_too_old(place.iteration)
         self._there[rank] = place if is_there else None
@@ -187,7 +193,7 @@ class Published:
         if generation != shelf.generation:
             return ignored("its weights were changed meanwhile")
         if rank not in self._taking_part:
-            return ignored("it has left, or waits in a meeting")
+            return ignored("it has left, or waits in synchronize()")
         self._pace.arrived(rank, iteration, now_ns)
         self._put(rank, iteration)
         outcome = self._tally(rank, iteration)
@@ -204,7 +210,7 @@ class Published:
     def has_read(self, rank: int, iteration: int) -> Outcome:
         """A rank needs nothing more of what was published up to an iteration."""
         self.shelves[rank].read = max(self.shelves[rank].read, iteration)
-        if iteration >= self._meeting.number:
+        if iteration >= self._barrier.number:
             self._has_read(rank)
         self._change([rank])
         return taken(f"rank {rank} has read everything up to iteration {iteration}")
@@ -236,7 +242,7 @@ class Published:
         return taken(f"nobody averages with rank {rank} before it publishes again")
 
     def freeze_after_grace(self, iteration: int) -> Outcome:
-        """Grace is over: who has not published the open iteration is in it with what it published last."""
+        """Grace is over: a rank that has not published the open iteration is in it with its last publication."""
         if iteration != self.open or self.deadline_ns is None:
             return ignored("that iteration is frozen, or nobody has published it")
         self._freeze(sorted(self._taking_part))
@@ -247,7 +253,7 @@ class Published:
     def _activate(self, rank: int, iteration: int, now_ns: int) -> None:
         """The first to publish an iteration activates it for all; grace begins."""
         self.fresh.append(rank)
-        if self.deadline_ns is not None or self.is_meeting(iteration):
+        if self.deadline_ns is not None or self.is_barrier(iteration):
             return
         self._pace.quorum_met(iteration, now_ns, self._staleness)
         grace = self._pace.grace_ns() if self._grace == "auto" else int(float(self._grace) * 1e9)
@@ -286,8 +292,8 @@ class Published:
         return Outcome(OutcomeKind.CARRIED, f"late by {lag} iterations: merged with what is there")
 
     def _has_read(self, rank: int) -> None:
-        """A rank has read the last meeting, or never will."""
-        if self._meeting.has_read(rank):
+        """A rank has read the last barrier's publications, or never will."""
+        if self._barrier.has_read(rank):
             self._change([EVERYBODY])
 
     def _settle(self) -> None:
@@ -302,8 +308,8 @@ class Published:
     def _freeze(self, ranks: list[int]) -> None:
         number, there = self.open, self._there
         self.frozen[number] = frozen = Frozen(number, {p[0]: p for p in map(there.__getitem__, ranks) if p}, self.stamp)
-        if self.is_meeting(number):
-            self._meeting.begin(frozen)
+        if self.is_barrier(number):
+            self._barrier.begin(frozen)
         self._forget_frozen()
         self.open += 1
         self.deadline_ns = None
@@ -324,46 +330,12 @@ class Published:
                 self._there[place[0]] = None
 
     def _forget_frozen(self) -> None:
-        """Keeps the last ones. A meeting is kept until all have read it."""
+        """Keeps the last ones. A barrier is kept until all have read it."""
         kept = FROZEN_KEPT * (len(self.shelves) if self._paths.edges else 1)
-        oldest = [number for number in self.frozen if number != self._meeting.number or not self._meeting.unread]
+        oldest = [number for number in self.frozen if number != self._barrier.number or not self._barrier.unread]
         for number in oldest[: max(0, len(oldest) - kept)]:
             del self.frozen[number]
 
-    # -- snapshots -------------------------------------------------------------------------------------------------
-
-    def to_state(self) -> dict[str, Any]:
-        """Plain values for a snapshot."""
-        return {
-            "shelves": [[rank, shelf.to_state()] for rank, shelf in sorted(self.shelves.items())],
-            "frozen": [frozen.to_state() for frozen in self.frozen.values()],
-            "open": self.open,
-            "furthest": self.furthest,
-            "deadline_ns": self.deadline_ns,
-            "fresh": self.fresh,
-            "meeting": self._meeting.to_state(),
-            "taking_part": sorted(self._taking_part),
-            "missing": sorted(self._missing),
-            "paths": self._paths.to_state(),
-        }
-
-    @classmethod
-    def from_state(cls, rules: Rules, members: Members, pace: Pace, state: dict[str, Any]) -> Published:
-        """The inverse of `to_state`."""
-        published = cls(rules, members, pace)
-        published.shelves = {rank: Shelf.from_state(shelf) for rank, shelf in state["shelves"]}
-        published.frozen = {number: Frozen.from_state([number, places]) for number, places in state["frozen"]}
-        published.open, published.deadline_ns, published.fresh = state["open"], state["deadline_ns"], state["fresh"]
-        published.furthest = state["furthest"]
-        published._meeting = Meeting.from_state(published._publishing.sync_every, state["meeting"])
-        published._taking_part, published._missing = set(state["taking_part"]), set(state["missing"])
-        published._paths = Paths.from_state(rules.world, published._paths.edges, state["paths"])
-        published._restore_what_follows()
-        return published
-
     def _restore_what_follows(self) -> None:
-        """From the rest of the state. Who published when is not in it: whatever was published counts as the last."""
-        self.stamp = self._twice = sum(shelf.count for shelf in self.shelves.values())
-        for rank, shelf in self.shelves.items():
-            shelf.stamp_before = shelf.stamp = self.stamp
+        for rank in self.shelves:
             self._show(rank)

@@ -1,27 +1,33 @@
-"""The results that are kept, and the slots they lie in. Owns who may write which slot and what is given up when.
+"""Results in their slots and snapshots in their buffers. Owns who may write which of them, and what is given up when.
 
-Must never decide what is in a round: it is told of the one being reduced, and of those that are complete.
+Must never decide what is in a round: it is told of the one being reduced, and of those that are complete. Knows
+nothing of what a snapshot contains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import NamedTuple
 
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
+from outpace.protocol.state import Part
+
+_NO_RANK = -1  # whoever copies a snapshot from another host has no claim
+_NOBODY = -1  # no incarnation: a claim that can be given up, but not completed
 
 
-class Results:
+class Results(Part):
     """The last complete rounds, each in a slot of its own."""
 
+    completed: dict[int, Round]  #: the last rounds whose results are kept
+    _places: dict[int, int]  # slots of older ones, kept, too, whose records are not known here
+
     def __init__(self, rules: Rules) -> None:
+        self._rules = rules
         #: result slots: those kept, one being written, and one for each rank that may be stopped holding one
         self.slots = rules.max_staleness + rules.world + 1 + rules.world
-        self.completed: dict[int, Round] = {}  #: the last rounds whose results are kept
-        self._places: dict[int, int] = {}  # slots of older ones, kept, too, whose records are not known here
-        self._keep = rules.max_staleness
-        self._world = rules.world
+        self.completed, self._places = {}, {}
 
     def free_slots(self, reducing: Round | None) -> Iterator[int]:
         """Slots that hold no result that is kept, nor the one being made."""
@@ -38,10 +44,10 @@ class Results:
         """
         self.completed[result.number] = result
         kept = len(self._places) + len(self.completed)
-        while kept > self._keep:
+        while kept > self._rules.max_staleness:
             oldest = self._places or self.completed
             number = next(iter(oldest))
-            if number >= covered and kept <= self._keep + self._world:
+            if number >= covered and kept <= self._rules.max_staleness + self._rules.world:
                 return
             del oldest[number]
             kept -= 1
@@ -51,20 +57,80 @@ class Results:
         """The first round whose result is kept, 0 if none is. The same whether its record is known here or not."""
         return next(iter(self._places or self.completed), 0)
 
+    def from_version(self, covered: int) -> Results:
+        """As whoever begins from a snapshot of this version needs them: of the rounds before, only the places."""
+        results = Results(self._rules)
+        for number, record in self.completed.items():
+            if number >= covered:
+                results.completed[number] = record
+            else:
+                results._places[number] = record.slot
+        results._places = {**self._places, **results._places}
+        return results
+
     def begin_anew(self) -> None:
-        """Another numbering begins: what is kept is of the old one."""
+        """Rounds are renumbered: what is kept belongs to the old numbers."""
         self.completed, self._places = {}, {}
 
-    def to_state(self, covered: int) -> dict[str, Any]:
-        """Plain values for a snapshot of version `covered`: nobody who begins from it needs the rounds before."""
-        rounds = self.completed.values()
-        places = [*self._places.items(), *((r.number, r.slot) for r in rounds if r.number < covered)]
-        return {"places": places, "records": [r.to_state() for r in rounds if r.number >= covered]}
 
-    @classmethod
-    def from_state(cls, rules: Rules, state: dict[str, Any]) -> Results:
-        """The inverse of `to_state`."""
-        results = cls(rules)
-        results._places = dict(state["places"])
-        results.completed = {r.number: r for r in map(Round.from_state, state["records"])}
-        return results
+class SnapshotPlace(NamedTuple):
+    """A complete snapshot: where, of which version, and the log position whose ledger it carries."""
+
+    buffer: int
+    version: int
+    position: int
+
+
+class Snapshots(Part):
+    """Where snapshots lie: one buffer for the latest, and one for each rank that may be stopped while writing."""
+
+    latest: SnapshotPlace | None
+    claims: dict[int, tuple[int, int]]  # buffer -> (rank, incarnation) writing it
+
+    def __init__(self, world: int) -> None:
+        self.buffers = world + 1
+        self.latest, self.claims = None, {}
+
+    def free(self, buffer: int, rank: int) -> bool:
+        """Whether the buffer neither holds the latest snapshot nor is being written by another rank."""
+        owner = self.claims.get(buffer)
+        return (owner is None or owner[0] == rank) and (self.latest is None or self.latest.buffer != buffer)
+
+    def free_buffer(self, rank: int) -> int:
+        """A buffer this rank may claim. There always is one, because a rank has at most one claim."""
+        return next(buffer for buffer in range(self.buffers) if self.free(buffer, rank))
+
+    def claim(self, buffer: int, rank: int, incarnation: int) -> bool:
+        """Gives the buffer to the rank, if free. A rank that claims again has given up what it wrote before."""
+        if not self.free(buffer, rank):
+            return False
+        self.release(rank)
+        self.claims[buffer] = (rank, incarnation)
+        return True
+
+    def complete(self, place: SnapshotPlace, rank: int, incarnation: int, is_wanted: bool = False) -> bool:
+        """Makes the claimed buffer the latest snapshot, unless one of that version is there or a newer one.
+
+        The first of a version stays: two ranks may have begun to write what all start from, and their weights differ.
+        One that another host waits for takes its place, and one of weights that were loaded before anybody trained.
+        """
+        if self.claims.get(place.buffer) != (rank, incarnation):
+            return False
+        del self.claims[place.buffer]
+        if self.latest is not None and place.version < self.latest.version + (not is_wanted):
+            return False
+        self.latest = place
+        return True
+
+    def receive(self, place: SnapshotPlace) -> None:
+        """Another host's snapshot was copied here, into a buffer that is free for it."""
+        self.latest = place._replace(buffer=self.free_buffer(_NO_RANK))
+
+    def begin_anew(self) -> None:
+        """Rounds are renumbered: what is being written belongs to the old numbers. Writers keep their buffers."""
+        self.latest = None
+        self.claims = {buffer: (rank, _NOBODY) for buffer, (rank, _) in self.claims.items()}
+
+    def release(self, rank: int) -> None:
+        """Ends the rank's claim: it is gone, or claims anew."""
+        self.claims = {b: owner for b, owner in self.claims.items() if owner[0] != rank}

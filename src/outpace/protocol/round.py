@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Contribution(NamedTuple):
@@ -61,26 +60,3 @@ class Round(NamedTuple):
         if normalise == "planned":  # of everybody, also of those who are not in it
             return self.world * sum(c.planned for c in self.contributions) / max(1, len(self.contributions))
         return 1.0  # "sum"
-
-    def to_state(self) -> dict[str, Any]:
-        """Plain values for a snapshot."""
-        return self._asdict()
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any]) -> Round:
-        """The inverse of `to_state`."""
-        origin = state["hyper_from"]
-        return cls(
-            **{
-                **state,
-                "contributions": contributions_from(state["contributions"]),
-                "refused": contributions_from(state["refused"]),
-                "weights": tuple(state["weights"]),
-                "hyper_from": None if origin is None else Contribution(*origin),
-            }
-        )
-
-
-def contributions_from(rows: Sequence[Sequence[Any]]) -> tuple[Contribution, ...]:
-    """Contributions from plain values."""
-    return tuple(Contribution(*row) for row in rows)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from outpace.errors import InvalidRules
+from outpace.protocol.state import read_fields, write_fields
 
 QUORUM_NAMES = ("solo", "majority", "majority-random", "full", "adaptive", "work")
 LATE_NAMES = ("carry", "count", "drop")
@@ -148,16 +149,13 @@ class Rules:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, so that ranks can compare their rules."""
-        values: dict[str, Any] = json.loads(json.dumps(asdict(self)))  # lists, as they come back from another rank
+        values: dict[str, Any] = json.loads(json.dumps(write_fields(self)))  # lists, as they come from another rank
         return values
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Rules:
-        """The inverse of `to_dict`."""
-        shared = values["publishes"]
-        if shared is not None:
-            shared = Publishing(**{**shared, "edges": tuple(map(tuple, shared["edges"]))})
-        return cls(**{**values, "hosts": tuple(values["hosts"]), "publishes": shared})
+        """From what `to_dict` made."""
+        return cls(**read_fields(cls, values))
 
 
 def needed(quorum: str | int | float, ranks: int) -> int:

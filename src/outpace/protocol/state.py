@@ -1,73 +1,171 @@
-"""A ledger as plain values, and back: what a snapshot carries for ranks that cannot read the whole log.
+"""State as values that JSON can hold, and back: what a snapshot carries for ranks that cannot read the whole log.
 
-Owns the names of the values. Whatever a ledger knows must be here, or be derived from what is.
+Driven by declared types: the annotations of a class name its state, and say how each value is written and read. A
+named tuple and a dataclass are written as a list of their fields, a dict as a list of pairs, a set in order.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import dataclasses
+import types
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+from itertools import repeat
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from outpace.protocol.discount import Discount
-from outpace.protocol.hosts import Hosts
-from outpace.protocol.members import Members
-from outpace.protocol.pace import Pace
-from outpace.protocol.published import Published
-from outpace.protocol.results import Results
-from outpace.protocol.round import Round, contributions_from
-from outpace.protocol.snapshots import Snapshots
-from outpace.protocol.sync import Sync
+P = TypeVar("P", bound="Part")
 
-if TYPE_CHECKING:
-    from outpace.protocol.ledger import Ledger
-
-
-def state_of(ledger: Ledger, covered: int) -> dict[str, Any]:
-    """The state as plain values, for a replica of version `covered`."""
-    return {
-        "members": ledger.members.to_state(),
-        "pace": ledger.pace.to_state(),
-        "round": ledger.round,
-        "on_time": ledger.on_time,
-        "carried": ledger.carried,
-        "met_ns": ledger.met_ns,
-        "grace_ns": ledger.grace_ns,
-        "reducing": None if ledger.reducing is None else ledger.reducing.to_state(),
-        "completed": ledger.results.to_state(covered),
-        "hyper_step": ledger.hyper_step,
-        "discount": ledger.discount.to_state(),
-        "sync": ledger.sync.to_state(),
-        "hosts": ledger.hosts.to_state(),
-        "done_by": sorted(ledger.done_by),
-        "snapshots": [snapshots.to_state() for snapshots in ledger.snapshots_at],
-        "published": ledger.published.to_state(),
-        "told": [[rank, *key, value] for rank, said in sorted(ledger.told.items()) for key, value in said.items()],
-        "started": ledger.started,
-        "over": ledger.over,
-        "rows": sorted(ledger.open.rows),
-    }
+Write = Callable[[Any], Any]
+Read = Callable[[Any, Any], Any]  #: a plain value, and what is in its place so far
 
 
-def restore(ledger: Ledger, state: dict[str, Any]) -> None:
-    """Puts a state into a ledger that has read nothing yet. What is derived from the members is not in it."""
-    rules = ledger.rules
-    ledger.members = Members.from_state(state["members"])
-    ledger.pace = Pace.from_state(rules.needs_pace, state["pace"])
-    ledger.round = state["round"]
-    for contribution in contributions_from(state["on_time"]):
-        ledger.open.add(contribution)
-    for contribution in contributions_from(state["carried"]):
-        ledger.open.carry(contribution, is_part=not contribution.late)
-    ledger.met_ns, ledger.grace_ns = state["met_ns"], state["grace_ns"]
-    ledger.reducing = None if state["reducing"] is None else Round.from_state(state["reducing"])
-    ledger.results = Results.from_state(rules, state["completed"])
-    ledger.hyper_step = state["hyper_step"]
-    ledger.discount = Discount.from_state(rules, state["discount"])
-    ledger.sync = Sync.from_state(state["sync"])
-    ledger.hosts = Hosts.from_state(rules, state["hosts"])
-    ledger.done_by = set(state["done_by"])
-    ledger.snapshots_at = [Snapshots.from_state(rules.world, snapshots) for snapshots in state["snapshots"]]
-    ledger.published = Published.from_state(rules, ledger.members, ledger.pace, state["published"])
-    for rank, step, index, value in state["told"]:
-        ledger.told.setdefault(rank, {})[step, index] = value
-    ledger.started, ledger.over = state["started"], state["over"]
-    ledger.open.rows = {(rank, row) for rank, row in state["rows"]}
+class Part:
+    """Has as its state what its class declares. Whatever else it has was given to it, or follows from its state."""
+
+    def to_state(self, **instead: Any) -> dict[str, Any]:
+        """Plain values, without those that do not change any more. `instead` replaces attributes."""
+        own = {**vars(self), **instead}
+        return {name: write(own[name]) for name, (write, _) in _declared(type(self)).items()}
+
+    def with_state(self: P, state: dict[str, Any]) -> P:
+        """Takes in what `to_state` wrote, and returns itself."""
+        for name, (_, read) in _declared(type(self)).items():
+            setattr(self, name, read(state[name], getattr(self, name)))
+        self._restore_what_follows()
+        return self
+
+    def _restore_what_follows(self) -> None:
+        """Makes anew what is derived from the state."""
+
+
+def write_fields(value: Any) -> dict[str, Any]:
+    """A dataclass as plain values, by the names of its fields."""
+    return {name: write(getattr(value, name)) for name, (write, _) in _declared(type(value)).items()}
+
+
+def read_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
+    """What a dataclass is made of, from what `write_fields` wrote."""
+    return {name: read(values[name], None) for name, (_, read) in _declared(kind).items()}
+
+
+def _find_declared(kind: Any) -> dict[str, tuple[Write, Read]]:
+    """How each attribute that a class declares is written and read. What a dataclass is not made with is no state."""
+    hints = get_type_hints(kind)
+    if dataclasses.is_dataclass(kind):
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
+    else:
+        names = [name for name, hint in hints.items() if get_origin(hint) is not ClassVar]
+    return {name: _codec(hints[name]) for name in names}
+
+
+_declared: Callable[[Any], dict[str, tuple[Write, Read]]] = cache(_find_declared)
+
+
+@cache
+def _codec(hint: Any) -> tuple[Write, Read]:
+    """How values of a type are written and read."""
+    origin, arguments = get_origin(hint) or hint, get_args(hint)
+    if origin in (Union, types.UnionType):
+        (kind, *more) = [kind for kind in arguments if kind is not type(None)]
+        return _optional(*_codec(kind)) if not more else (_as_it_is, _as_it_was)
+    if issubclass(origin, Part):
+        return lambda part: part.to_state(), lambda state, part: part.with_state(state)
+    if dataclasses.is_dataclass(origin) or hasattr(origin, "_fields"):
+        return _record(origin)
+    if origin in (dict, Counter):
+        return _pairs(origin, *(arguments if origin is dict else (*arguments, int)))
+    if origin is tuple and arguments[-1:] != (...,):
+        return _each(arguments)
+    if origin in (list, set, tuple):
+        return _many(origin, arguments[0])
+    return _as_it_is, _as_it_was
+
+
+def _as_it_is(value: Any) -> Any:
+    """JSON knows it, and it never changes."""
+    return value
+
+
+def _as_it_was(plain: Any, _: Any) -> Any:
+    return plain
+
+
+def _optional(write: Write, read: Read) -> tuple[Write, Read]:
+    def write_some(value: Any) -> Any:
+        return None if value is None else write(value)
+
+    def read_some(plain: Any, before: Any) -> Any:
+        return None if plain is None else read(plain, before)
+
+    return _as_it_is if write is _as_it_is else write_some, read_some
+
+
+def _record(kind: Any) -> tuple[Write, Read]:
+    declared = _declared(kind)
+    writes = [(place, write) for place, (write, _) in enumerate(declared.values()) if write is not _as_it_is]
+    reads = [(place, read) for place, (_, read) in enumerate(declared.values()) if read is not _as_it_was]
+    is_tuple = hasattr(kind, "_fields")
+    fields = iter if is_tuple else attrgetter(*declared)
+
+    def write(value: Any) -> list[Any]:
+        plain = list(fields(value))
+        for place, write in writes:
+            plain[place] = write(plain[place])
+        return plain
+
+    def read(plain: Any, _: Any) -> Any:
+        values = list(plain)
+        for place, read in reads:
+            values[place] = read(values[place], None)
+        return kind(*values)
+
+    return write if writes or not is_tuple else _as_it_is, read
+
+
+def _pairs(kind: Any, key: Any, value: Any) -> tuple[Write, Read]:
+    (write_key, read_key), (write_value, read_value) = _codec(key), _codec(value)
+
+    def write(values: Any) -> list[Any]:
+        if write_key is write_value is _as_it_is:
+            return list(values.items())
+        return [(write_key(k), write_value(v)) for k, v in values.items()]
+
+    def read(plain: Any, _: Any) -> Any:
+        if read_key is read_value is _as_it_was:
+            return kind(dict(plain))
+        return kind({read_key(k, None): read_value(v, None) for k, v in plain})
+
+    return write, read
+
+
+def _each(hints: tuple[Any, ...]) -> tuple[Write, Read]:
+    codecs = [_codec(hint) for hint in hints]
+    if all(read is _as_it_was for _, read in codecs):
+        return _as_it_is, lambda plain, _: tuple(plain)
+
+    def write(values: Any) -> list[Any]:
+        return [write(value) for (write, _), value in zip(codecs, values, strict=True)]
+
+    def read(plain: Any, _: Any) -> Any:
+        return tuple(read(value, None) for (_, read), value in zip(codecs, plain, strict=True))
+
+    return write, read
+
+
+def _many(kind: Any, hint: Any) -> tuple[Write, Read]:
+    write_one, read_one = _codec(hint)
+    is_part = isinstance(hint, type) and issubclass(hint, Part)
+
+    def write(values: Any) -> list[Any]:
+        if kind is set:
+            return sorted(values)
+        return list(values) if write_one is _as_it_is else [write_one(value) for value in values]
+
+    def read(plain: Any, before: Any) -> Any:
+        if read_one is _as_it_was:
+            return kind(plain)
+        return kind(map(read_one, plain, before if is_part else repeat(None)))
+
+    return _as_it_is if kind is tuple and write_one is _as_it_is else write, read

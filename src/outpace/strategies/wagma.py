@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.mixing.groups import default_size, group
-from outpace.protocol.publications import Frozen
 from outpace.protocol.rules import Publishing, Rules
+from outpace.protocol.shelves import Frozen
 from outpace.strategies.averaging import Averaging, check_positive
 
 SYNCS = ("avoid", "wait")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 from outpace.protocol.events import Dead, Event, Join, Snapshot
 from outpace.protocol.ledger import Ledger
@@ -15,7 +16,7 @@ from outpace.protocol.rules import Rules, needed
 class _WithOpenRound(Ledger):
     """A ledger whose open round is broken."""
 
-    open_round: type[OpenRound]
+    open_round: ClassVar[type[OpenRound]]
 
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)

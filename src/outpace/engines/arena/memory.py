@@ -21,8 +21,8 @@ from outpace.engines.sums import join_meta, meta_of, mixed_notes, weighted_sum
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.publications import Publication
 from outpace.protocol.round import Round
+from outpace.protocol.shelves import Publication
 from outpace.vector import VectorLayout, packed, place
 
 Reducing = Callable[[Round], "Event | None"]

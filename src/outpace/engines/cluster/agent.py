@@ -94,8 +94,7 @@ class Agent:
             *(log_fd, self._inbox, self._host_log, desk, Bell(memory.word), snapshots, self._membership),
             *(orders.host, orders.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
-        hosts_before = self._host_log.ledger.hosts.to_state()
-        self._read_hosts.__dict__.update(Hosts.from_state(rules, hosts_before).__dict__)
+        self._read_hosts.with_state(self._host_log.ledger.hosts.to_state())
         progress = desk.progress
         self._committed = progress.inbox
         self._log = StoreLog(self._store, self._prefix, desk.key, orders.host, desk.life, progress, self._accept)

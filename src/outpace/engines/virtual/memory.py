@@ -17,10 +17,10 @@ from outpace.engines.virtual.log import VirtualLog
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event, Refuse
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.publications import Publication
 from outpace.protocol.results import Results
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
+from outpace.protocol.shelves import Publication
 from outpace.vector import VectorLayout
 
 

@@ -8,10 +8,11 @@ anew. So a fast rank waits for enough neighbours to make progress, never for a p
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
+
+from outpace.protocol.state import Part
 
 
-class Paths:
+class Paths(Part):
     """Who waits, and which parts of the graph are joined by the averages so far.
 
     >>> search = Paths(3, ((0, 1), (1, 2)))
@@ -21,14 +22,17 @@ class Paths:
     [0, 1, 2]
     """
 
+    _waiting: set[int]
+    _part: list[int]  # rank -> the part it belongs to
+
     def __init__(self, world: int, edges: tuple[tuple[int, int], ...]) -> None:
         self.edges = edges
         self._neighbours: dict[int, list[int]] = {rank: [] for rank in range(world if edges else 0)}
         for a, b in edges:
             self._neighbours[a].append(b)
             self._neighbours[b].append(a)
-        self._waiting: set[int] = set()
-        self._part = list(range(len(self._neighbours)))  # rank -> the part it belongs to
+        self._waiting = set()
+        self._part = list(range(len(self._neighbours)))
 
     def arrive(self, rank: int) -> bool:
         """This rank has finished and waits. True if that joins two parts."""
@@ -56,14 +60,3 @@ class Paths:
             self._part = list(range(len(self._part)))
         self._waiting = set()
         return members
-
-    def to_state(self) -> dict[str, Any]:
-        """Plain values for a snapshot."""
-        return {"waiting": sorted(self._waiting), "part": self._part}
-
-    @classmethod
-    def from_state(cls, world: int, edges: tuple[tuple[int, int], ...], state: dict[str, Any]) -> Paths:
-        """The inverse of `to_state`."""
-        paths = cls(world, edges)
-        paths._waiting, paths._part = set(state["waiting"]), list(state["part"])
-        return paths

@@ -1,21 +1,26 @@
-"""What a rank has published, where it lies, and what was frozen of all. Decides nothing: `published` does."""
+"""What each rank has published and where it lies, what was frozen of all, and who has not read that yet.
+
+Owns one rank's rows and one frozen iteration. When an iteration is frozen is decided in `published.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from outpace.protocol.state import Part
 
 NOTHING = -1  #: an iteration before the first
 
 
 class Publication(NamedTuple):
-    """A rank's weights at some iteration: where they lie, and the how many-th of their rank they are."""
+    """A rank's weights at some iteration, and where they lie."""
 
     rank: int
     iteration: int
     row: int
-    serial: int
+    serial: int  #: counts the publications of its rank, from 1
 
 
 @dataclass(eq=False)
@@ -24,8 +29,8 @@ class Frozen:
 
     number: int
     publications: dict[int, Publication]
-    stamp: int = -1  #: `Published.stamp` of that time, if it is known
-    _among: dict[Sequence[int], list[Publication]] = field(default_factory=dict)  # found once for all members
+    stamp: int = -1  #: `Published.stamp` of that time
+    _among: dict[Sequence[int], list[Publication]] = field(default_factory=dict, init=False)  # found once for all
 
     def has(self, rank: int, iteration: int) -> bool:
         """Whether this rank is in it with that iteration, and not with an older one."""
@@ -39,16 +44,6 @@ class Frozen:
             there = self.publications
             found = self._among[ranks] = [there[rank] for rank in ranks if rank in there]
         return found
-
-    def to_state(self) -> list[Any]:
-        """Plain values for a snapshot."""
-        return [self.number, list(self.publications.values())]
-
-    @classmethod
-    def from_state(cls, state: list[Any]) -> Frozen:
-        """The inverse of `to_state`."""
-        number, places = state
-        return cls(number, {place[0]: Publication(*place) for place in places})
 
 
 @dataclass
@@ -86,16 +81,39 @@ class Shelf:
             self.spares.append(self.current.row)
             self.current = None
 
-    def to_state(self) -> list[Any]:
-        """Plain values for a snapshot."""
-        kept = list(self.kept.values())
-        numbers = [self.generation, self.count, self.first, self.read, self.mixed, self.iteration, self.life]
-        return [self.spares, self.current, *numbers, kept]
 
-    @classmethod
-    def from_state(cls, state: list[Any]) -> Shelf:
-        """The inverse of `to_state`."""
-        spares, current, *numbers, kept = state
-        shelf = cls(list(spares), None if current is None else Publication(*current), *numbers)
-        shelf.kept = {place.iteration: place for place in (Publication(*place) for place in kept)}
-        return shelf
+class Barrier(Part):
+    """An iteration in which all wait for all, and whose rows nobody writes again before all have read them.
+
+    Knows which iterations are barriers, and who has not read the last one.
+    """
+
+    number: int
+    unread: set[int]  #: who was in it and has not read it yet
+    _rows: dict[int, int]  # by rank
+
+    def __init__(self, every: int) -> None:
+        self._every = every  # so many iterations; 0: never
+        self.number, self.unread, self._rows = NOTHING, set(), {}
+
+    def is_at(self, iteration: int) -> bool:
+        """Whether all wait for all in this iteration."""
+        return self._every > 0 and (iteration + 1) % self._every == 0
+
+    def holds(self, rank: int, row: int) -> bool:
+        """Whether a rank must not write this row of its own yet: somebody has to read it."""
+        return bool(self.unread) and self._rows.get(rank) == row
+
+    def begin(self, frozen: Frozen) -> None:
+        """All have arrived. So all have read the one before."""
+        places = frozen.publications.values()
+        self.number = frozen.number
+        self.unread = {place.rank for place in places if place.iteration == frozen.number}
+        self._rows = {place.rank: place.row for place in places}
+
+    def has_read(self, rank: int) -> bool:
+        """A rank has read it, or never will. True if it was the last one."""
+        if rank not in self.unread:
+            return False
+        self.unread.discard(rank)
+        return not self.unread
