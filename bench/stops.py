@@ -16,7 +16,7 @@ import torch
 
 import outpace
 from bench.run import Run
-from outpace.engines.arena.faults import POINTS
+from outpace.engines.arena.kernel import POINTS
 
 RANKS, COMPUTE_S, STOP_S, AT_ROUND = 4, 0.020, 3.0, 50
 QUICK_STOP_S, QUICK_AT_ROUND = 0.5, 10

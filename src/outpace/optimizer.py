@@ -26,9 +26,8 @@ from outpace.observe.recorder import LogDir
 from outpace.observe.run_trace import RunTrace
 from outpace.observe.stats import Stats, stats_of
 from outpace.position import Position
-from outpace.replica.foreign_writes import ForeignWrites
-from outpace.replica.leftover_ddp import refuse_ddp
-from outpace.replica.model_buffers import ModelBuffers
+from outpace.replica.buffers import ModelBuffers
+from outpace.replica.foreign import ForeignWrites, refuse_ddp
 from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name
@@ -69,6 +68,8 @@ class DistributedOptimizer(Optimizer):
     tensor([0.5000, 0.5000, 0.5000])
     """
 
+    records_itself = True  #: `outpace.record` is for other optimizers
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -94,7 +95,8 @@ class DistributedOptimizer(Optimizer):
         self._strategy = by_name(strategy)
         log_dir = os.environ.get(LOG_DIR) or log_dir
         place = whereami() if simulated_rank() is None else place_of(os.environ, None)
-        self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round, place.rank)
+        self._log_dir = log_dir if simulated_rank() is None else None
+        self._trace = RunTrace(self._log_dir, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
         self._replica.length.is_matched = match_step_length
@@ -162,7 +164,8 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("step")
         if self._is_first_step:
             self._check_surroundings()
-        is_loss_wanted = self._strategy.follows_loss or self._trace.is_recording  # to look at it waits for a GPU
+        is_recording = self._log_dir is not None
+        is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         if self._compute is not None and (self._round is None or not self._round.is_over):
             self._compute(1 if self._round is None else self._round.planned)
@@ -172,8 +175,9 @@ class DistributedOptimizer(Optimizer):
             self._round.take_back()
         self._engine.begin_computing()
         self._steps += 1
-        counted = work.samples if self._round is None or samples is not None else self._round.samples
-        self._trace.step(ready, self._last, counted, work.loss)
+        if is_recording:
+            counted = work.samples if self._round is None or samples is not None else self._round.samples
+            self._trace.step(ready, self._last, counted, work.loss)
         if not self._last.waits:
             log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
 

@@ -18,10 +18,8 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from outpace.engines.arena import arena, log
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, encode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.delivery import Delivery
@@ -85,7 +83,7 @@ class Host:
         layout = ArenaLayout.of(world=4, slots=Results(RULES).slots, vector_bytes=64, **sizes)
         self.files = arena.create_files()
         os.ftruncate(self.files.arena, layout.total_bytes)
-        self.memory = arena.Arena(self.files.arena, layout)
+        self.memory = Arena(self.files.arena, layout)
         self.desk, self.snapshots = Desk(self.memory), SnapshotStore(self.memory)
         self.store = HashStore()
         self.entries: list[Entry] = []  # read, and not delivered

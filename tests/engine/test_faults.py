@@ -7,7 +7,7 @@ import ranks
 from test_rounds import agree, contributions
 
 import outpace
-from outpace.engines.arena.faults import POINTS
+from outpace.engines.arena.kernel import POINTS
 
 WORLD, STEPS, VICTIM = 4, 150, 3
 PADDING = 300_000  # several chunks, so that a reduction can be stopped between two of them

@@ -14,11 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outpace.engines.arena import arena, log
-from outpace.engines.arena.arena import Arena
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, LogFile
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.interface import Contents

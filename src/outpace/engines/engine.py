@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from outpace.engines.alone import LonelyWait
+from outpace.engines.agreement import LonelyWait
 from outpace.engines.log import Log
 from outpace.engines.memory import Memory
 from outpace.engines.replay import Replay

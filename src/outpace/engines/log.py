@@ -10,6 +10,7 @@ orders events and lets a rank rest until there may be more of them. It never cal
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from outpace.protocol.events import Event
@@ -17,17 +18,16 @@ from outpace.protocol.ledger import Ledger
 from outpace.protocol.outcome import Outcome
 
 
+@dataclass(slots=True)
 class Wait:
     """One wait of one rank: why, for what, and since when."""
 
-    __slots__ = ("asleep_s", "began_s", "looked_s", "purpose", "rank", "version")
-
-    def __init__(self, purpose: str, began_s: float, version: int | None = None, rank: int | None = None) -> None:
-        self.purpose = purpose  #: for error messages: "for the quorum of round 3"
-        self.began_s = self.looked_s = began_s
-        self.asleep_s = 0.0  #: this rank itself stood still for so long
-        self.version = version  #: it ends when so many rounds are complete ...
-        self.rank = rank  #: ... or with something this rank does to its published weights; else with any news
+    purpose: str  #: for error messages: "for the quorum of round 3"
+    began_s: float
+    version: int | None = None  #: it ends when so many rounds are complete ...
+    rank: int | None = None  #: ... or with something this rank does to its published weights; else with any news
+    looked_s: float = 0.0  #: when this rank last looked out
+    asleep_s: float = 0.0  #: this rank itself stood still for so long
 
 
 class Log(Protocol):

@@ -15,7 +15,6 @@ from outpace.job.environment import whereami
 from outpace.observe.recorder import LogDir, Recorder, check
 from outpace.observe.tensorboard import open_board
 from outpace.observe.trace_lines import Header, pausing_line, step_line, sync_line
-from outpace.optimizer import DistributedOptimizer
 
 
 def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None = None) -> Recording:
@@ -50,7 +49,7 @@ class Recording:
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise OutpaceError(f"record() takes a torch.optim.Optimizer, not a {type(optimizer).__name__}")
-        if isinstance(optimizer, DistributedOptimizer):
+        if getattr(optimizer, "records_itself", False):
             raise OutpaceError(
                 "a DistributedOptimizer records itself: make it with DistributedOptimizer(..., log_dir=...) instead"
             )

@@ -21,10 +21,9 @@ from outpace.interface import Contents, Mixed, Result, Tensors, Work
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.replica import ownership
-from outpace.replica.gradients import clip_if_finite, only_reads_gradients, same_bits_with_any_threads
-from outpace.replica.model_buffers import ModelBuffers, mean_into
-from outpace.replica.optimizer_state import NotShareable, is_plain, pack, plain, unpack
-from outpace.replica.step_length import StepLength
+from outpace.replica.buffers import ModelBuffers, mean_into
+from outpace.replica.inner_step import StepLength, clip_if_finite, only_reads_gradients, same_bits_with_any_threads
+from outpace.replica.state import NotShareable, is_plain, pack, plain, unpack
 
 log = logging.getLogger("outpace")
 
@@ -112,7 +111,8 @@ class OptimizerReplica:
         With an earlier row, the new one is the sum of both.
         """
         present = self._copy_gradients(row, work.scale)
-        self.codec.deposited(work.step, row, present)
+        if self.rules is None or self.rules.codec != "none":
+            self.codec.deposited(work.step, row, present)
         if onto is not None:
             torch._foreach_add_(list(row), list(onto))
             present = bytes(map(int.__or__, present, self._present))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
 from torch.optim import Optimizer
 
 from outpace.codecs import codec
+from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica, RoundHook
+
+RESTS = ("carry", "drop")
+DIVISORS = ("finished", "planned")
 
 
 class After(Enum):
@@ -57,3 +62,30 @@ class Strategy(ABC):
     async def meet(self, engine: Engine) -> None:
         """Before all ranks meet, or this one leaves: brings what only this rank has to the others."""
         return
+
+
+@dataclass(frozen=True, kw_only=True)
+class CountsMicrobatches(Strategy):
+    """A round may end before all micro-batches are computed, and is divided by those that are counted.
+
+    rest: micro-batches that were not begun are carried as data into the next round ("carry"), or dropped ("drop").
+    normalise: divide by the "planned" micro-batches, so that the learning rate follows the work; or by the "finished".
+    """
+
+    rest: str = "carry"
+    normalise: str = "planned"
+    min_ranks: int | None = None
+    codec: str = "none"
+
+    polls = True
+
+    def __post_init__(self) -> None:
+        if self.rest not in RESTS:
+            raise InvalidRules(f"rest={self.rest!r} is unknown; choose one of {', '.join(RESTS)}")
+        if self.normalise not in DIVISORS:
+            raise InvalidRules(f"normalise={self.normalise!r} must be finished or planned: micro-batches are counted")
+
+    @property
+    def drops_rest(self) -> bool:  # type: ignore[override]
+        """Whether what was not begun is thrown away."""
+        return self.rest == "drop"

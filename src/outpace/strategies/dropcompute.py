@@ -17,8 +17,7 @@ from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.protocol.threshold import best_threshold
-from outpace.strategies.base import After
-from outpace.strategies.microbatches import CountsMicrobatches
+from outpace.strategies.base import After, CountsMicrobatches
 
 SETTLING = 5  #: first steps that are not looked at when tau is chosen: they include all kinds of warming up
 

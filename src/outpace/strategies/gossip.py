@@ -21,8 +21,7 @@ from outpace.mixing import matchings, topology
 from outpace.mixing.topology import Row, keep_present
 from outpace.protocol.rules import Publishing, Rules
 from outpace.strategies.averaging import Averaging
-from outpace.strategies.base import After
-from outpace.strategies.microbatches import DIVISORS
+from outpace.strategies.base import DIVISORS, After
 
 ORDERS = ("atc", "awc")
 

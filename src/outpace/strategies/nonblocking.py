@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
-from outpace.strategies.base import After
-from outpace.strategies.microbatches import CountsMicrobatches
+from outpace.strategies.base import After, CountsMicrobatches
 
 BUSY = ("carry", "again")
 

@@ -93,13 +93,13 @@ _LOCAL = "outpace.engines.arena"
 MUTANTS = {
     "holds-unseen": Mutant(
         "a slot that a stopped rank reads or writes is not used again",
-        f"{_LOCAL}.holds",
+        f"{_LOCAL}.reduction",
         _holds_are_not_looked_at,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-solo]",
     ),
     "slots-not-held": Mutant(
         "a rank says which slot it uses",
-        f"{_LOCAL}.holds",
+        f"{_LOCAL}.reduction",
         _slots_are_not_held,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-majority]",
     ),
@@ -135,7 +135,7 @@ MUTANTS = {
     ),
     "two-of-a-rank": Mutant(
         "a rank is refused while another process of it lives",
-        f"{_LOCAL}.life",
+        f"{_LOCAL}.kernel",
         _anybody_may_be_a_rank,
         "tests/engine/test_run.py::test_a_rank_is_refused_while_another_process_of_the_same_rank_is_only_stopped",
     ),

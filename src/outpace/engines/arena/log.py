@@ -18,10 +18,8 @@ from dataclasses import dataclass
 from threading import get_ident
 from zlib import crc32
 
-from outpace.engines.arena import order
-from outpace.engines.arena.bell import SLICE_S, Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.life import Life
+from outpace.engines.arena import kernel
+from outpace.engines.arena.kernel import SLICE_S, Bell, Faults, Life
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.log import Wait
 from outpace.errors import ArenaInvalid, BelowQuorum, OutpaceError, TimedOut
@@ -110,9 +108,9 @@ def decode(records: bytes) -> list[Event]:
 def append(fd: int, record: bytes) -> None:
     """Shows one record to all who read that file. They see it after everything that this process did to shared memory
     before, and before anything that it does there afterwards."""
-    order.before_showing()
+    kernel.before_showing()
     os.write(fd, record)
-    order.before_showing()
+    kernel.before_showing()
 
 
 class Trimming:
@@ -324,7 +322,8 @@ class ArenaLog:
 
     def begin_wait(self, purpose: str, version: int | None = None, rank: int | None = None) -> Wait:
         """From here on this rank waits."""
-        return Wait(purpose, time.monotonic(), version, rank)
+        now = time.monotonic()
+        return Wait(purpose, now, version, rank, looked_s=now)
 
     def end_wait(self, wait: Wait) -> None:
         """That wait is over."""

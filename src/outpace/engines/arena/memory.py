@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Sequence
 import torch
 
 from outpace.engines.arena import arena
-from outpace.engines.arena.arena import Arena, Files
-from outpace.engines.arena.holds import Holds
-from outpace.engines.arena.layout import NOTES_BYTES
+from outpace.engines.arena.arena import Files
+from outpace.engines.arena.layout import NOTES_BYTES, Arena
 from outpace.engines.arena.log import ArenaLog
+from outpace.engines.arena.reduction import Holds
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.memory import Term
 from outpace.engines.sums import join_meta, meta_of, mixed_notes, weighted_sum

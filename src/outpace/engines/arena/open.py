@@ -6,15 +6,12 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from outpace.engines.agreement import description_of
-from outpace.engines.arena.arena import Arena, Files, header_bytes
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.holds import Holds
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
+from outpace.engines.arena.arena import Files, header_bytes
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile
 from outpace.engines.arena.memory import ArenaMemory, Reducing
-from outpace.engines.arena.reduction import Helper
+from outpace.engines.arena.reduction import Helper, Holds
 from outpace.engines.arena.rendezvous import Rendezvous
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.engine import Drive, Engine, Opened, run

@@ -24,13 +24,10 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
-from outpace.engines.arena.arena import Arena
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.holds import Holds, tag
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile, decode
+from outpace.engines.arena.reduction import Holds, tag
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery

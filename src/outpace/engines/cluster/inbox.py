@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from outpace.engines.arena.bell import Bell
+from outpace.engines.arena.kernel import Bell
 from outpace.engines.arena.log import RECORD_BYTES, LogFile, Trimming, append, encode
 from outpace.engines.cluster.desk import Desk
 from outpace.protocol.events import Event

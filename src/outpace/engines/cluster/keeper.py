@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 
-from outpace.engines.arena.life import Life
+from outpace.engines.arena.kernel import Life
 from outpace.engines.cluster.desk import Desk
 from outpace.engines.cluster.orders import Orders
 from outpace.errors import OutpaceError, TimedOut

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from outpace.engines.arena.bell import SLICE_S
+from outpace.engines.arena.kernel import SLICE_S
 from outpace.engines.arena.log import ASLEEP_S, ArenaLog
 from outpace.engines.cluster.inbox import SentLog
 from outpace.engines.cluster.keeper import Keeper

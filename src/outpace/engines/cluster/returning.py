@@ -15,8 +15,8 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from outpace.engines.arena.arena import Arena, Files
-from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.arena import Files
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.desk import Desk, Progress
 from outpace.engines.cluster.sealing import SealedStore, Tampered

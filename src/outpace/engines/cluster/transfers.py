@@ -11,7 +11,7 @@ import threading
 
 import torch
 
-from outpace.engines.arena.arena import Arena
+from outpace.engines.arena.layout import Arena
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.cargo import SNAPSHOT, Cargo, region
 from outpace.engines.cluster.group import Group
