@@ -78,8 +78,9 @@ def _watched(elements: int) -> Seen:
         steps[-1].snapshot_s += ended - began
 
     engine: Any = rank.engine
-    engine._reduction.work = noted(engine._reduction.work, lambda *span: steps[-1].sums.append(span))
-    engine._snapshots.write = noted(engine._snapshots.write, add_snapshot)
+    reduction, snapshots = engine.memory.reducing.__self__.reduction, engine.memory.snapshots
+    reduction.work = noted(reduction.work, lambda *span: steps[-1].sums.append(span))
+    snapshots.write = noted(snapshots.write, add_snapshot)
     dist.barrier()
     before = resource.getrusage(resource.RUSAGE_SELF)
     for _ in range(ROUNDS):

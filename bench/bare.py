@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 import torch
 import torch.distributed as dist
 
-from outpace.engines.arena.arena_engine import ArenaEngine
 from outpace.engines.arena.open import open_local
 from outpace.engines.cluster.open import open_cluster
-from outpace.interface import Result, Work, run
+from outpace.engines.engine import Engine, run
+from outpace.interface import Result, Work
 from outpace.job.environment import gather, whereami
 from outpace.replica.replica import OptimizerReplica
 from outpace.strategies import strategy
@@ -56,17 +56,17 @@ class BareRank:
         self._warm_up = WARM_UP * place.local_world
         rules = self._strategy.rules(place.world)
         opening = open_local if place.is_one_host else open_cluster
-        self.engine: ArenaEngine = opening(self.replica, rules, gathering, None, TIMEOUT_S)
+        self.engine: Engine = opening(self.replica, rules, gathering, None, TIMEOUT_S).engine
 
     def step(self) -> None:
-        run(self._strategy.step(self.engine, Work()))
+        run(self._strategy.step, self.engine, Work())
 
     def warm_up(self) -> None:
         for _ in range(self._warm_up):
             self.step()
 
     def close(self) -> None:
-        run(self.engine.finish())
+        run(self.engine.finish)
         self.engine.close()
 
 

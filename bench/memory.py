@@ -82,8 +82,8 @@ def _trained(name: str, parameters: int) -> dict[str, int]:
 
 def _of_arena(optimizer: outpace.DistributedOptimizer) -> dict[str, int]:
     engine = optimizer._engine
-    formula = engine._memory.layout.usual_bytes(engine.rules.max_staleness, STATE_VECTORS)  # type: ignore[attr-defined]
-    return {"formula": formula, "touched": os.fstat(engine._files.arena).st_blocks * 512}  # type: ignore[attr-defined]
+    formula = engine.memory.arena.layout.usual_bytes(engine.rules.max_staleness, STATE_VECTORS)  # type: ignore[attr-defined]
+    return {"formula": formula, "touched": os.fstat(engine.memory.files.arena).st_blocks * 512}  # type: ignore[attr-defined]
 
 
 def private_bytes() -> int:

@@ -63,7 +63,7 @@ def _train(elements: int, steps: int, others: str) -> list[float]:
         whole_s = time.perf_counter() - began
         added.append(whole_s - own_s * (opt.stats.version - version))
     for rank in range(1, opt._engine.world):
-        if pid := opt._engine._life.holder(rank):
+        if pid := opt._engine.log.life.holder(rank):
             os.kill(pid, signal.SIGCONT)
     return added
 

@@ -16,7 +16,7 @@ import torch
 
 import outpace
 from bench.run import Run
-from outpace.engines.arena.faults import POINTS
+from outpace.engines.arena.kernel import POINTS
 
 RANKS, COMPUTE_S, STOP_S, AT_ROUND = 4, 0.020, 3.0, 50
 QUICK_STOP_S, QUICK_AT_ROUND = 0.5, 10
@@ -72,7 +72,7 @@ def _note(
     """Files a step under before or during, and ends the stop when its time is over."""
     if sum(during) >= stop_s:
         return
-    pid = opt._engine._life.holder(victim)
+    pid = opt._engine.log.life.holder(victim)
     state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] if pid else "?"
     (during if state == "T" else before).append(seconds)
     if sum(during) >= stop_s:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import outpace
-from outpace.replica.step_length import SignalShare, StepLength, normalises
+from outpace.replica.inner_step import SignalShare, StepLength, normalises
 
 LINEAR = [
     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),

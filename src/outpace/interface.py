@@ -1,14 +1,14 @@
-"""What a strategy may ask of an engine, and what an engine asks of a replica. Owns the interface, no behaviour.
+"""What engines, strategies and replicas share: their interfaces, and the values that pass between them. No behaviour.
 
-Strategies are coroutines. The local engine blocks inside a call, so that a step simply runs to its end; a simulated
-engine suspends the coroutine instead and interleaves many ranks. A strategy cannot tell the difference.
+Strategies are coroutines. On real machines a call blocks inside, so that a step simply runs to its end; in simulation
+it suspends instead and many ranks take turns. A strategy cannot tell the difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -17,8 +17,8 @@ from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.protocol.shelves import Frozen
 
-T = TypeVar("T")
 Notes = tuple[float, ...]  #: a few numbers that go with published weights
+Tensors = Sequence[torch.Tensor]
 
 
 class Work(NamedTuple):
@@ -46,11 +46,26 @@ class Result(NamedTuple):
     """A round's averaged gradient, valid only while it is being applied."""
 
     round: Round
-    gradients: Sequence[torch.Tensor]
+    gradients: Tensors
     present: bytes  #: per parameter: 1 if any contributor had a gradient, else 0
     hyper: bytes  #: hyper-parameters of the round, empty to keep the last ones
     mine: tuple[int, ...] = ()  #: steps of this rank that are in it
     refused: tuple[int, ...] = ()  #: steps of this rank that were refused, or are void with it
+
+
+class Mixed(NamedTuple):
+    """A weighted sum of published weights, in private memory, and of the notes that went with them."""
+
+    tensors: Tensors | None = None  #: None: there was nobody else to average with, or there are no tensors at all
+    notes: Notes = ()
+
+
+class Own(NamedTuple):
+    """What a rank adds of its own to a sum of publications."""
+
+    weight: float
+    tensors: Tensors
+    notes: Notes = ()
 
 
 @dataclass
@@ -62,15 +77,13 @@ class Contents:
 
 
 class Replica(Protocol):
-    """One rank's model and optimizer, as an engine sees it."""
+    """One rank's model and optimizer, as an engine sees it. What only its own strategy calls is not here."""
 
     version: int
     rules: Rules | None  #: of the training it takes part in; the engine says so
     is_torn: bool  #: interrupted while it changed: neither the old version nor the new one
 
-    def deposit(
-        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
-    ) -> tuple[bytes, bytes]:
+    def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
         """Writes the gradients, added to those of an earlier row if one is given; returns which parameters had one,
         and the hyper-parameters."""
 
@@ -80,23 +93,8 @@ class Replica(Protocol):
     def local_step(self, work: Work) -> None:
         """Takes one optimizer step with this rank's own gradients."""
 
-    def prepare(self) -> None:
-        """It is about to be published."""
-
-    def has_published(self) -> None:
-        """It is published now."""
-
     def published(self) -> list[torch.Tensor]:
-        """What averaging strategies publish, and what an average is written into."""
-
-    def notes(self) -> Notes:
-        """Numbers that are averaged along with it."""
-
-    def averaged(self, notes: Notes) -> None:
-        """`published` holds an average now, of the notes too: takes it over."""
-
-    def rebase(self, weights: Sequence[torch.Tensor]) -> None:
-        """Puts what was done since the last average on top of other weights."""
+        """What it publishes: tensors of these shapes. By default its weights."""
 
     def give_up(self, step: int) -> bool:
         """A contribution was not taken in. Whether it is kept here, to go with a later one."""
@@ -113,11 +111,55 @@ class Replica(Protocol):
     def begin_anew(self) -> None:
         """Its weights were loaded: what a strategy derives from them goes on from there."""
 
-    def meeting(self) -> list[torch.Tensor]:
-        """What is local while training and averaged when all meet: model buffers, and what a strategy keeps apart."""
+    def to_exchange(self) -> list[torch.Tensor]:
+        """What is local while training and averaged when all ranks meet: buffers, weights of its own."""
 
-    def meet(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+    def exchange(self, rows: Sequence[Tensors]) -> None:
         """Takes over what the ranks of a meeting left, the lowest first."""
+
+
+class Weights(Protocol):
+    """Published weights: what averaging strategies leave for others and make of what others left."""
+
+    async def publish(self, iteration: int, values: Tensors, readers: Collection[int] = (), notes: Notes = ()) -> bool:
+        """Leaves values for others to read, with a few numbers. `readers` are sure to get them: a later publication
+        waits for those who have not read this one. False if another rank's swap changed this rank's meanwhile."""
+
+    async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
+        """Waits until each of these ranks has published the iteration, or will not; who has, with its notes."""
+
+    async def mix(
+        self, shares: Mapping[tuple[int, int], float], read: int, together: bool = False, own: Own | None = None
+    ) -> Mixed:
+        """The weighted sum of publications, by rank and iteration, and of this rank's own.
+
+        Says that nothing up to iteration `read` is needed any more. `together`: those ranks all make the same sum.
+        """
+
+    async def until_frozen(self, iteration: int) -> Frozen:
+        """Waits until what is current at an iteration is frozen for all, and says what that was."""
+
+    @property
+    def open_iteration(self) -> int:
+        """The first iteration that is not frozen, as far as this rank knows."""
+
+    async def average(self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None) -> Mixed | None:
+        """The mean of what was frozen of these ranks, or is current of them now. `own` counts as one more.
+
+        None if one of those ranks writes there again.
+        """
+
+    async def mix_frozen(self, frozen: Frozen, shares: Mapping[int, float]) -> Mixed | None:
+        """The weighted sum of what was frozen. None if one of those ranks writes there again."""
+
+    async def swap(self, peer: int) -> Mixed | None:
+        """Makes both ranks' published weights the mean of both, at once. None if the peer has left."""
+
+    async def changed_by_others(self) -> Mixed | None:
+        """This rank's published weights as swaps of others have changed them. None if nothing is published."""
+
+    async def withdraw(self) -> None:
+        """Nobody can swap with this rank before it publishes again, unless somebody just did."""
 
 
 class Engine(Protocol):
@@ -126,22 +168,25 @@ class Engine(Protocol):
     rank: int
     world: int
     rules: Rules
+    replica: Any  #: the strategy's own: it knows its verbs
+    state: dict[str, Any]  #: what the strategy remembers on this rank
+    steps: int  #: local steps of the inner optimizer
+    began_s: float  #: when this rank began to compute what it contributes next, on its own clock
+
+    @property
+    def weights(self) -> Weights:
+        """Published weights."""
 
     @property
     def ledger(self) -> Ledger:
         """What this rank knows of all rounds."""
 
     @property
-    def waited_s(self) -> float:
-        """Seconds this rank has waited for others."""
-
-    @property
     def version(self) -> int:
         """Rounds this rank has applied."""
 
-    memory: dict[str, Any]  #: what the strategy remembers on this rank
-    steps: int  #: local steps of the inner optimizer
-    began_s: float  #: when this rank began to compute what it contributes next, on its own clock
+    def now_s(self) -> float:
+        """Seconds on this rank's clock."""
 
     def look(self) -> None:
         """Takes in what the others have done meanwhile."""
@@ -156,68 +201,11 @@ class Engine(Protocol):
         """Gives a contribution away. Never waits for anybody. One that is a part can be added to by the next; one that
         is `alone` is not added to parts before it, whose round is over."""
 
-    async def result(self, ticket: Ticket) -> None:
-        """Waits until the round the ticket waits for is decided; returns at once for one that does not wait."""
+    async def finish_round(self, ticket: Ticket) -> Ticket:
+        """Waits for the ticket's round, if it is one that its rank waits for, and applies every round decided."""
 
     async def catch_up(self) -> None:
         """Applies every decided round, in order."""
 
     async def local_step(self, work: Work) -> None:
         """Takes one step of the inner optimizer with this rank's own gradients."""
-
-    async def publish(self, iteration: int, readers: Collection[int] = (), notes: Notes = ()) -> bool:
-        """Leaves this rank's weights for others to read, with a few numbers. `readers` are sure to get them: a later
-        publication waits for those who have not read this one. False if they were changed by a swap meanwhile."""
-
-    async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
-        """Waits until each of these ranks has published the iteration, or will not; who has, with its notes."""
-
-    async def keep(self) -> None:
-        """As `mix`, of this rank's own weights alone: there is nobody to average with."""
-
-    async def mix(
-        self, weights: Mapping[tuple[int, int], float], read: int, together: bool = False, own: float = 0.0
-    ) -> None:
-        """Makes this rank's weights the weighted sum of publications, by rank and iteration, and of its own weights.
-
-        Says that nothing up to iteration `read` is needed any more. `together`: those ranks all make the same sum.
-        """
-
-    async def until_frozen(self, iteration: int) -> Frozen:
-        """Waits until what is current at an iteration is frozen for all, and says what that was."""
-
-    @property
-    def open_iteration(self) -> int:
-        """The first iteration that is not frozen, as far as this rank knows."""
-
-    async def average(self, ranks: Sequence[int], frozen: Frozen | None, with_own: bool = False) -> bool:
-        """Makes this rank's weights the mean of what was frozen of these ranks, or is current of them now. With
-        `with_own` its weights as they are count, too, beside what it had published.
-
-        False, and nothing changed, if one of those ranks writes there again.
-        """
-
-    async def mix_frozen(self, frozen: Frozen, weights: Mapping[int, float], own: float = 0.0) -> bool:
-        """As `mix`, of what was frozen, and of this rank's own weights. False, and nothing changed, if one of those
-        ranks writes there again."""
-
-    async def swap(self, peer: int) -> bool:
-        """Makes this rank's and the peer's weights the mean of both, at once. False if the peer has left."""
-
-    async def rebase(self) -> None:
-        """Puts this rank's last steps on top of its weights as swaps of others have changed them."""
-
-    async def withdraw(self) -> None:
-        """As `rebase`, and from then on nobody can swap with this rank before it publishes again."""
-
-    def now_s(self) -> float:
-        """Seconds on this rank's clock."""
-
-
-def run(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Runs a strategy's coroutine on an engine that blocks."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
-    raise RuntimeError("this engine's calls must not suspend")

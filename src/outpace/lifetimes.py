@@ -13,25 +13,25 @@ import os
 import sys
 import weakref
 
-from outpace.engines.replicas import ReplicaEngine
+from outpace.engines.engine import Engine
 from outpace.errors import OutpaceError
 from outpace.job import supervised
 from outpace.observe import recorder
 
 log = logging.getLogger("outpace")
 
-_open: weakref.WeakSet[ReplicaEngine] = weakref.WeakSet()
-_awaited: set[ReplicaEngine] = set()  # others wait for these, also if the script has dropped its optimizer
+_open: weakref.WeakSet[Engine] = weakref.WeakSet()
+_awaited: set[Engine] = set()  # others wait for these, also if the script has dropped its optimizer
 
 
-def watch(engine: ReplicaEngine) -> None:
+def watch(engine: Engine) -> None:
     """Cares for this engine at the end of the process."""
     _open.add(engine)
     if engine.world > 1:
         _awaited.add(engine)
 
 
-def forget(engine: ReplicaEngine) -> None:
+def forget(engine: Engine) -> None:
     """The engine was ended properly."""
     _open.discard(engine)
     _awaited.discard(engine)
@@ -62,7 +62,7 @@ def end_all() -> None:
     recorder.close_all()
 
 
-def _warn_unfinished(engine: ReplicaEngine) -> None:
+def _warn_unfinished(engine: Engine) -> None:
     """Names what `finish()` would have done. A rank that is alone has nothing to do there."""
     if engine.world == 1:
         return

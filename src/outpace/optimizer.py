@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 from outpace import lifetimes
 from outpace.engines.arena.open import open_local
 from outpace.engines.cluster.open import open_cluster
-from outpace.engines.replicas import ReplicaEngine, T
+from outpace.engines.engine import Opened
+from outpace.engines.virtual.threads import simulated_rank
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
 from outpace.interface import Ticket, Work
 from outpace.job import supervised
@@ -25,11 +26,9 @@ from outpace.observe.recorder import LogDir
 from outpace.observe.run_trace import RunTrace
 from outpace.observe.stats import Stats, stats_of
 from outpace.position import Position
-from outpace.replica.foreign_writes import ForeignWrites
-from outpace.replica.leftover_ddp import refuse_ddp
-from outpace.replica.model_buffers import ModelBuffers
+from outpace.replica.buffers import ModelBuffers
+from outpace.replica.foreign import ForeignWrites, refuse_ddp
 from outpace.replica.replica import OptimizerReplica, RoundHook
-from outpace.simulation.own_loop import simulated_rank
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name
 from outpace.strategies.base import After
@@ -69,6 +68,8 @@ class DistributedOptimizer(Optimizer):
     tensor([0.5000, 0.5000, 0.5000])
     """
 
+    records_itself = True  #: `outpace.record` is for other optimizers
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -94,7 +95,8 @@ class DistributedOptimizer(Optimizer):
         self._strategy = by_name(strategy)
         log_dir = os.environ.get(LOG_DIR) or log_dir
         place = whereami() if simulated_rank() is None else place_of(os.environ, None)
-        self._trace = RunTrace(log_dir if simulated_rank() is None else None, on_round, place.rank)
+        self._log_dir = log_dir if simulated_rank() is None else None
+        self._trace = RunTrace(self._log_dir, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
         self._replica.length.is_matched = match_step_length
@@ -103,11 +105,17 @@ class DistributedOptimizer(Optimizer):
         self._last = Ticket(0, 0, False, "nothing contributed yet")
         self._steps = 0
         self._round: MicrobatchRound | None = None
-        self._engine = _open(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
+        opened = _open(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
+        self._engine, self._drive, self._compute = opened
         self._is_first_step = True
         self._trace.start(self._engine, self._replica.parameters, strategy)
-        self._position = Position(self._strategy, self._engine, self._replica)
-        self._foreign_writes = ForeignWrites(self._engine, self._replica, self._strategy.sends_gradients)
+        self._position = Position(self._strategy, opened, self._replica)
+        self._foreign_writes = ForeignWrites(
+            self._engine.rank,
+            self._replica,
+            self._strategy.sends_gradients,
+            lambda: self._drive(self._engine.replay.begin_with_own),
+        )
 
     # -- being an optimizer ----------------------------------------------------------------------------------------
 
@@ -156,15 +164,20 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("step")
         if self._is_first_step:
             self._check_surroundings()
-        is_loss_wanted = self._strategy.follows_loss or self._trace.is_recording  # to look at it waits for a GPU
+        is_recording = self._log_dir is not None
+        is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
-        self._last = self._run(self._computed_step, work)
+        if self._compute is not None and (self._round is None or not self._round.is_over):
+            self._compute(1 if self._round is None else self._round.planned)
+        self._last = self._drive(self._strategy.step, self._engine, work)
+        self._foreign_writes.renew()
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()
         self._engine.begin_computing()
         self._steps += 1
-        counted = work.samples if self._round is None or samples is not None else self._round.samples
-        self._trace.step(ready, self._last, counted, work.loss)
+        if is_recording:
+            counted = work.samples if self._round is None or samples is not None else self._round.samples
+            self._trace.step(ready, self._last, counted, work.loss)
         if not self._last.waits:
             log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
 
@@ -198,7 +211,7 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
         if self._engine.came_late:
-            self._run(self._engine.take_up)
+            self._run(self._engine.replay.take_up)
             return
         position = state_dict.get("outpace")
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
@@ -254,8 +267,8 @@ class DistributedOptimizer(Optimizer):
         self._check_usable("finish")
         began = time.monotonic_ns()
         self._trace.pausing("finish", began)
-        self._engine.run(self._strategy.meet, self._engine)
-        self._engine.run(self._engine.finish)
+        self._drive(self._strategy.meet, self._engine)
+        self._drive(self._engine.finish)
         self._finished = True
         lifetimes.forget(self._engine)
         self._engine.close()
@@ -300,28 +313,20 @@ class DistributedOptimizer(Optimizer):
 
     # -- details ---------------------------------------------------------------------------------------------------
 
-    def _run(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    def _run(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """Runs a call of the engine or the strategy: what it writes into the weights is known to everybody."""
-        result = self._engine.run(call, *arguments)
+        self._drive(call, *arguments)
         self._foreign_writes.renew()
-        return result
-
-    async def _computed_step(self, work: Work) -> Ticket:
-        """The time of computing has passed where a round ended early."""
-        if self._round is None or not self._round.is_over:
-            await self._engine.compute(1 if self._round is None else self._round.planned)
-        return await self._strategy.step(self._engine, work)
 
     def _boundary(self, batches: MicrobatchRound) -> After:
         """Between two micro-batches."""
-        after = self._run(self._computed_microbatch, batches)
+        if self._compute is not None:
+            self._compute(batches.planned)
+        after: After = self._drive(self._strategy.microbatch, self._engine, self._work(None))
+        self._foreign_writes.renew()
         if self._engine.rules.cumulative:
             self.zero_grad()  # what was computed is with the others, and what comes is added to it there
         return after
-
-    async def _computed_microbatch(self, batches: MicrobatchRound) -> After:
-        await self._engine.compute(batches.planned)
-        return await self._strategy.microbatch(self._engine, self._work(None))
 
     def _work(self, samples: float | None) -> Work:
         batches, rules = self._round, self._engine.rules
@@ -379,7 +384,7 @@ def _open(
     chosen: Strategy,
     max_grad_norm: float | None,
     timeout_s: float,
-) -> ReplicaEngine:
+) -> Opened:
     if engine not in ENGINES:
         raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
     rules = replace(chosen.rules(place.world), strategy=repr(chosen))
@@ -390,8 +395,8 @@ def _open(
     rules = replace(rules, **supervised.rules_of_launcher())
     gathering = gather(place, timeout_s)
     opening = open_local if _is_local(engine, gathering.place) else open_cluster
-    opened: ReplicaEngine = opening(replica, rules, gathering, max_grad_norm, timeout_s)
-    lifetimes.watch(opened)
+    opened = opening(replica, rules, gathering, max_grad_norm, timeout_s)
+    lifetimes.watch(opened.engine)
     supervised.tell("joined")
     return opened
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from outpace.engines.replicas import ReplicaEngine
+from outpace.engines.engine import Opened
 from outpace.replica.replica import OptimizerReplica
 from outpace.strategies import Strategy
 
@@ -15,8 +15,9 @@ log = logging.getLogger("outpace")
 class Position:
     """Of one rank, which has a strategy, an engine and a replica."""
 
-    def __init__(self, strategy: Strategy, engine: ReplicaEngine, replica: OptimizerReplica) -> None:
-        self._strategy, self._engine, self._replica = strategy, engine, replica
+    def __init__(self, strategy: Strategy, opened: Opened, replica: OptimizerReplica) -> None:
+        self._strategy, self._engine, self._replica = strategy, opened.engine, replica
+        self._drive = opened.drive
 
     def state(self, steps: int) -> dict[str, Any]:
         """Copies; nobody is asked."""
@@ -43,7 +44,7 @@ class Position:
             )
             return
         for contribution in pending if is_own else []:
-            self._engine.run(self._engine.give_again, contribution)
+            self._drive(self._engine.give_again, contribution)
         self._replica.load_extra_state(extra if is_own else {**extra, "codec": {}})
 
     def _is_of_this_kind(self, position: dict[str, Any]) -> bool:

@@ -18,18 +18,15 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from outpace.engines.arena import arena, log
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
-from outpace.engines.arena.log import RECORD_BYTES, encode
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, encode
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.inbox import Inbox, SentLog
+from outpace.engines.cluster.log import ClusterLog
 from outpace.engines.cluster.shared_page import Progress, SharedPage
 from outpace.engines.cluster.store_log import Entry, StoreLog
-from outpace.engines.cluster.watch import ClusterWatch
 from outpace.errors import TimedOut
 from outpace.interface import Contents
 from outpace.protocol.events import Agent, Arrive, Claim, Event, Join, Snapshot, Tell
@@ -86,7 +83,7 @@ class Host:
         layout = ArenaLayout.of(world=4, slots=Results(RULES).slots, vector_bytes=64, **sizes)
         self.files = arena.create_files()
         os.ftruncate(self.files.arena, layout.total_bytes)
-        self.memory = arena.Memory(self.files.arena, layout)
+        self.memory = Arena(self.files.arena, layout)
         self.desk, self.snapshots = SharedPage(self.memory), SnapshotStore(self.memory)
         self.store = HashStore()
         self.entries: list[Entry] = []  # read, and not delivered
@@ -99,14 +96,14 @@ class Host:
         self.say_elsewhere([Agent(1, 1), Join(ELSEWHERE, 1)])
         self.inbox.put(Agent(0, 1), 0)
         for rank in RANKS:
-            self.ranks[rank].log.append(Join(rank, 1))
+            self.ranks[rank].file.append(Join(rank, 1))
         self.commit()
         self.deliver()
         self.snapshot(0)  # what a log that is cut is read from
 
-    def watch(self, rank: int) -> ClusterWatch:
+    def watch(self, rank: int) -> ClusterLog:
         sent = SentLog(self.files.log, Inbox(self.files.inbox, self.desk), self.desk)
-        return ClusterWatch(NoAgentToStart(), rank, RULES, sent, *self.rest())
+        return ClusterLog(NoAgentToStart(), rank, RULES, sent, *self.rest())
 
     def close(self) -> None:
         self.files.close()
@@ -120,7 +117,7 @@ class Host:
         """The first one, or one that follows: all it knows lies in the arena and in the store."""
         self.entries.clear()
         self.inbox = Inbox(self.files.inbox, self.desk)
-        watch = Watch(4, RULES, log.Log(self.files.log), *self.rest())
+        watch = ArenaLog(4, RULES, log.LogFile(self.files.log), *self.rest())
         bell = Bell(self.memory.word)
         self.delivery = MortalDelivery(
             *(self.files.log, self.inbox, watch, self.desk, bell, self.snapshots, NobodyElse(), 0, False),
@@ -157,36 +154,36 @@ class Host:
         """The rank is stopped before it looks whether that is in the log."""
         if rank not in self.unfolded:
             self.unfolded[rank] = number, _ = next(self.serials), 0
-            self.ranks[rank].log.append(Tell(rank, 1, number, 0, 1.0))
+            self.ranks[rank].file.append(Tell(rank, 1, number, 0, 1.0))
 
     def wake(self, rank: int) -> None:
         """The rank goes on. It waits if what it told is not in this host's log, and only then."""
         watch, told = self.ranks[rank], self.unfolded.get(rank)
-        is_there = told is None or told in self.delivery._watch.ledger.told.get(rank, {})
+        is_there = told is None or told in self.delivery._log.ledger.told.get(rank, {})
         with contextlib.nullcontext() if is_there else pytest.raises(Waits):
             watch._until_folded()
         if is_there:
             self.unfolded.pop(rank, None)
             assert told is None or told in watch.ledger.told[rank]
-        watch.refresh()
-        assert known(watch.ledger) == known(self.delivery._watch.ledger)
+        watch.look()
+        assert known(watch.ledger) == known(self.delivery._log.ledger)
 
     def snapshot(self, rank: int) -> None:
         """As a rank writes one. What others want to say goes into the log with it."""
         watch = self.ranks[rank]
         if rank in self.unfolded:
             return
-        watch.refresh()
+        watch.look()
         buffer = watch.ledger.snapshots.free_buffer(rank)
         self.append(watch, Claim(rank, 1, buffer))
         version, position = next(self.versions), watch.position
         self.snapshots.write(buffer, Contents([], {}), watch.ledger.to_state(version), position)
         self.append(watch, Snapshot(rank, 1, buffer, version, position))
         self.snapshots.announce(buffer)
-        watch.log.cut(position)
+        watch.file.cut(position)
 
-    def append(self, watch: ClusterWatch, event: Event) -> None:
-        watch.log.append(event)
+    def append(self, watch: ClusterLog, event: Event) -> None:
+        watch.file.append(event)
         while self.inbox.read(self.committed, 1):
             self.commit()
         self.deliver()
@@ -257,7 +254,7 @@ def test_one_whose_own_record_was_given_back_finds_it_in_the_snapshot(host):
         host.tell_elsewhere(64)
         host.snapshot(0)
     with pytest.raises(log.LogCut):
-        host.ranks[1].log.read(host.ranks[1].position)
+        host.ranks[1].file.read(host.ranks[1].position)
     host.wake(1)
 
 
@@ -278,7 +275,7 @@ def test_an_append_answers_for_its_own_event_once_that_is_back(host, monkeypatch
 
     monkeypatch.setattr(NoAgentToStart, "look", agent_at_work)
     one, other = host.ranks[1], host.ranks[2]
-    one.refresh()
+    one.look()
     buffer = one.ledger.snapshots.free_buffer(1)
     host.inbox.put(Claim(2, 1, buffer), 0)  # said by another rank of the host before
     assert one.append(Claim(1, 1, buffer)).kind is OutcomeKind.IGNORED
@@ -305,7 +302,7 @@ def test_one_that_finds_no_snapshot_to_go_on_from_says_so_in_time(host):
         host.snapshot(0)
     host.snapshots.forget(host.snapshots.hinted())  # whoever was about to write another one is gone
     with pytest.raises(TimedOut, match="no longer in the log, and no snapshot"):
-        host.ranks[1].refresh()
+        host.ranks[1].look()
 
 
 def test_how_far_the_agent_is_can_be_looked_at_whatever_it_is_writing(host):

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 
 import outpace
-from outpace.engines.arena.faults import POINTS
+from outpace.engines.arena.kernel import POINTS
 from tests.support import ranks
 from tests.support.agreement import agree, contributions
 

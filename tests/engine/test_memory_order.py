@@ -11,13 +11,11 @@ import pytest
 import torch
 
 import outpace
-from outpace.engines.arena import arena, order
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.holds import Holds, tag
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.log import RECORD_BYTES, Log
-from outpace.engines.arena.reduction import Reduction
+from outpace.engines.arena import arena, kernel
+from outpace.engines.arena.kernel import Faults
+from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.log import RECORD_BYTES, LogFile
+from outpace.engines.arena.reduction import Holds, Reduction, tag
 from outpace.engines.sums import RowSums
 from outpace.protocol.events import Done, Join
 from outpace.protocol.round import Contribution, Round
@@ -39,7 +37,7 @@ def files():
 def memory(files):
     layout = ArenaLayout.of(RANKS, 4, 256 * len(CHUNKS), len(CHUNKS), 1, 64, 64, 0, 64)
     arena.write_header(files.arena, layout, bytes(16), {})
-    return Memory(files.arena, layout)
+    return Arena(files.arena, layout)
 
 
 def sealed(number: int, slot: int) -> Round:
@@ -54,7 +52,7 @@ def test_a_chunk_is_marked_as_done_only_after_a_barrier_behind_its_sum(memory, m
         memory.region(offset, row.nbytes).copy_(row.view(torch.uint8))
         memory.write_meta(memory.layout.row_meta(rank, 0), struct.pack("<I", 1) + b"\1")
     seen: list[torch.Tensor] = []
-    monkeypatch.setattr(order, "before_showing", lambda: seen.append(memory.bytes.clone()))
+    monkeypatch.setattr(kernel, "before_showing", lambda: seen.append(memory.bytes.clone()))
     round_ = sealed(7, slot=2)
     sums = RowSums(memory.bytes, CHUNKS, Rules(RANKS), max_grad_norm=1.0)
     done = Reduction(memory, sums, lambda _: True, Faults()).work(round_, 0, helping=False)
@@ -72,9 +70,9 @@ def test_a_chunk_is_marked_as_done_only_after_a_barrier_behind_its_sum(memory, m
 
 def test_a_record_is_appended_between_two_barriers(files, monkeypatch):
     sizes: list[int] = []
-    monkeypatch.setattr(order, "before_showing", lambda: sizes.append(os.fstat(files.log).st_size))
+    monkeypatch.setattr(kernel, "before_showing", lambda: sizes.append(os.fstat(files.log).st_size))
     for _ in range(2):
-        Log(files.log).append(Join(0, 1))
+        LogFile(files.log).append(Join(0, 1))
     assert sizes == [0, RECORD_BYTES, RECORD_BYTES, 2 * RECORD_BYTES]
 
 
@@ -82,18 +80,18 @@ def test_a_hold_is_seen_before_its_rank_looks_and_until_it_has_read(memory, monk
     theirs, mine = Holds(memory, 1), Holds(memory, 0)
     round_ = sealed(7, slot=2)
     looks: list[bool] = []
-    monkeypatch.setattr(order, "before_looking", lambda: None)
+    monkeypatch.setattr(kernel, "before_looking", lambda: None)
 
     def held() -> bool:
         return theirs.others_use(round_.slot, 0, range(RANKS))
 
     with monkeypatch.context() as patched:
-        patched.setattr(order, "before_looking", lambda: looks.append(memory.bytes[memory.layout.hold(0)].item() != 0))
+        patched.setattr(kernel, "before_looking", lambda: looks.append(memory.bytes[memory.layout.hold(0)].item() != 0))
         mine.take(round_)
         assert looks == [True]
         assert held()
         assert len(looks) == 2  # who wants the slot looks at the holds behind a barrier, too
-    monkeypatch.setattr(order, "before_showing", lambda: looks.append(held()))
+    monkeypatch.setattr(kernel, "before_showing", lambda: looks.append(held()))
     mine.release()
     assert looks[2:] == [True]
     assert not held()
@@ -113,10 +111,10 @@ def test_a_hold_tells_its_slot_and_its_attempt(memory):
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="needs membarrier(2)")
 def test_training_gives_the_same_where_the_processor_keeps_no_order(monkeypatch):
     calls: list[int] = []
-    barrier = order._membarrier()
+    barrier = kernel._membarrier()
     assert barrier is not None
-    monkeypatch.setattr(order, "_IS_STRONG", False)
-    monkeypatch.setattr(order, "_membarrier", lambda: lambda: calls.append(barrier()))
+    monkeypatch.setattr(kernel, "_IS_STRONG", False)
+    monkeypatch.setattr(kernel, "_membarrier", lambda: lambda: calls.append(barrier()))
     weight = torch.nn.Parameter(torch.zeros(3))
     with outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-majority") as opt:
         for _ in range(3):
@@ -128,10 +126,10 @@ def test_training_gives_the_same_where_the_processor_keeps_no_order(monkeypatch)
 
 
 def test_a_missing_barrier_is_said_once(monkeypatch, caplog):
-    monkeypatch.setattr(order, "_IS_STRONG", False)
-    monkeypatch.setattr(order, "_membarrier", lambda: None)
-    order._warn.cache_clear()
+    monkeypatch.setattr(kernel, "_IS_STRONG", False)
+    monkeypatch.setattr(kernel, "_membarrier", lambda: None)
+    kernel._warn.cache_clear()
     for _ in range(3):
-        order.before_showing()
-        order.before_looking()
+        kernel.before_showing()
+        kernel.before_looking()
     assert [r.message.startswith("membarrier(2) is not available here") for r in caplog.records] == [True]

@@ -13,7 +13,7 @@ import torch
 import outpace
 from outpace.engines import agreement
 from outpace.engines.arena import arena
-from outpace.engines.arena.log import RECORD_BYTES, Log, encode
+from outpace.engines.arena.log import RECORD_BYTES, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
 from outpace.job.environment import environment_of
 from outpace.job.store import open_store
@@ -194,7 +194,7 @@ def test_a_damaged_record_of_the_log_is_refused(tmp_path):
     assert len(record) == RECORD_BYTES
     os.write(fd, record)
     with pytest.raises(ArenaInvalid, match="a record of the shared log is damaged"):
-        Log(fd).read(0)
+        LogFile(fd).read(0)
     os.close(fd)
 
 

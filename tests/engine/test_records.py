@@ -11,14 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outpace.engines.arena import arena, log
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
-from outpace.engines.arena.log import RECORD_BYTES, Log, decode, encode
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, LogFile, decode, encode
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.arena.watch import Watch
 from outpace.errors import ArenaInvalid
 from outpace.interface import Contents
 from outpace.protocol import events as ev
@@ -73,13 +69,13 @@ class Ranks:
         self.files = arena.create_files()
         layout = ArenaLayout.of(2, 4, 64, 1, 1, 64, 64, 0, 64)
         arena.write_header(self.files.arena, layout, bytes(16), {})
-        self.memory = Memory(self.files.arena, layout)
+        self.memory = Arena(self.files.arena, layout)
         self.snapshots = SnapshotStore(self.memory)
         self.watches = [self._watch(rank) for rank in range(2)]
 
-    def _watch(self, rank: int) -> Watch:
+    def _watch(self, rank: int) -> ArenaLog:
         rest = (Bell(self.memory.word), Life(self.files.life), Faults(), 1.0)
-        return Watch(rank, self.rules, Log(self.files.log), self.snapshots, *rest)
+        return ArenaLog(rank, self.rules, LogFile(self.files.log), self.snapshots, *rest)
 
     def close(self) -> None:
         self.files.close()
@@ -147,7 +143,7 @@ def test_what_others_append_meanwhile_is_no_answer(ranks: Ranks) -> None:
     one, other = ranks.watches
     one.append(ev.Join(0, 1))
     other.append(ev.Join(1, 1))
-    with mock.patch.object(Log, "now_ns", return_value=7):  # all at one time, and in the same words
+    with mock.patch.object(LogFile, "now_ns", return_value=7):  # all at one time, and in the same words
         other.append(ev.Claim(1, 1, 0))
         other.append(ev.Read(0, 1, 0))
         assert one.append(ev.Claim(0, 1, 0)).kind is OutcomeKind.IGNORED
@@ -185,7 +181,7 @@ def test_what_became_of_a_record_that_was_passed_over_by_a_snapshot_is_unknown(
             other.append(ev.Tell(1, 1, step, 0, 0.0))
         ranks.snapshots.write(0, Contents([], {}), other.ledger.to_state(), other.position)
         ranks.snapshots.announce(0)
-        other.log.cut(other.position)
+        other.file.cut(other.position)
         fold()
 
     one._until_folded = asleep  # type: ignore[method-assign]

@@ -145,7 +145,7 @@ def test_ranks_of_mp_spawn_and_init_process_group_train_one_model(tmp_path, sche
     assert done.returncode == 0, done.stderr
     told = reports(tmp_path)
     assert [each["rank"] for each in told] == [0, 1, 2]
-    assert {each["engine"] for each in told} == {"LocalEngine"}
+    assert {each["engine"] for each in told} == {"ArenaLog"}
     assert len({each["final"] for each in told}) == 1
     assert all(each["contributors"] == [0, 1, 2] for each in told)
     for each in told:
@@ -161,7 +161,7 @@ def test_ranks_of_mp_spawn_on_several_machines_find_out_who_shares_one(tmp_path)
     done = run("on_two_machines", tmp_path, f"tcp://127.0.0.1:{free_port()}")
     assert done.returncode == 0, done.stderr
     told = reports(tmp_path)
-    assert {each["engine"] for each in told} == {"ClusterEngine"}
+    assert {each["engine"] for each in told} == {"ClusterLog"}
     assert [each["hosts"] for each in told] == [[0, 1, 0]] * 3
     assert len({each["final"] for each in told}) == 1
 
@@ -173,5 +173,5 @@ def test_processes_that_a_framework_started_by_popen_train_one_model(tmp_path):
     assert [rank.wait(240) for rank in ranks] == [0, 0]
     first, second = reports(tmp_path)
     assert (first["rank"], second["rank"]) == (0, 1)
-    assert first["engine"] == second["engine"] == "LocalEngine"
+    assert first["engine"] == second["engine"] == "ArenaLog"
     assert first["final"] == second["final"]

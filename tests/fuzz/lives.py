@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from outpace.engines.engine import Engine
+from outpace.engines.replay import Replay
 from outpace.engines.virtual.clock import Task
-from outpace.engines.virtual.training import TrainingEngine
+from outpace.engines.virtual.log import VirtualLog
+from outpace.engines.virtual.memory import SharedTensors, TensorMemory
 from outpace.errors import BelowQuorum
 from outpace.interface import Result, Work
 from outpace.protocol.round import Round
@@ -36,8 +39,8 @@ class Life:
         inner, self._model = replica_parts(plan.model, seed=1000 * plan.seed + 10 * rank + number)
         self._rate = inner.param_groups[0]["lr"] * (1 + 0.1 * rank)
         self.replica = WatchedReplica(self, inner, self._model)
-        self.engine = run.system.engine(run.world, run.tensors, rank, self.replica, plan.scenario.pace(rank))
-        self.engine.life = self
+        self.log = VirtualLog(run.world, rank, plan.scenario.pace(rank))
+        self.engine = run.system.engine(self, run.tensors, run.system.replay)
         self.task = Task(run.clock, self._live())
 
     def __str__(self) -> str:
@@ -89,7 +92,7 @@ class Life:
             poison(self._model, plan.seed + step)
         if run.faults.is_huge:
             enlarge(self._model)
-        await self.engine.compute()
+        await self.log.compute()
         await plan.strategy.step(self.engine, Work(plan.samples(self.rank, step)))
 
     async def _synchronize(self) -> None:
@@ -121,15 +124,27 @@ class WatchedReplica(OptimizerReplica):
         self._life.tell("applied", result)
 
 
-class WatchedEngine(TrainingEngine):
-    """Says when it has waited for a round or adopted a snapshot."""
+class WatchedEngine(Engine):
+    """Says when it has waited for a round."""
 
-    life: Life
+    def __init__(self, life: Life, tensors: SharedTensors, replay: type[WatchedReplay]) -> None:
+        self.life = life
+        memory = TensorMemory(life.log, tensors)
+        super().__init__(life.rank, life.log.ledger.rules, life.log, memory, life.replica, replay)
 
-    async def _until_complete(self, version: int, purpose: str) -> None:
-        began_ns, open_round = self._world.clock.now_ns, self.ledger.round
-        await super()._until_complete(version, purpose)
+    async def until_complete(self, version: int, purpose: str) -> None:
+        began_ns, open_round = self.life.log.world.clock.now_ns, self.ledger.round
+        await super().until_complete(version, purpose)
         self.life.tell("waited", version, open_round, began_ns)
+
+
+class WatchedReplay(Replay):
+    """Says when it applies a round or has adopted a snapshot."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine)
+        assert isinstance(engine, WatchedEngine)
+        self.life = engine.life
 
     async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
         before = self.version

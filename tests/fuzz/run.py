@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from outpace.engines.replicas import OVERDUE_S
+from outpace.engines.replay import OVERDUE_S
 from outpace.engines.virtual.clock import Action, Clock
 from outpace.engines.virtual.world import PROBE_NS, World
 from outpace.protocol.rules import Rules

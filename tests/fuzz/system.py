@@ -1,12 +1,12 @@
-"""What is under test: the ledger, the shared tensors and the engine. Owns nothing; a mutant exchanges one of them."""
+"""What is under test: ledger, shared tensors, engine, replay. Owns nothing; a mutant exchanges one of them."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from outpace.engines.virtual.training import SharedTensors
+from outpace.engines.virtual.memory import SharedTensors
 from outpace.protocol.ledger import Ledger
-from tests.fuzz.lives import WatchedEngine
+from tests.fuzz.lives import WatchedEngine, WatchedReplay
 
 
 class System(NamedTuple):
@@ -15,6 +15,7 @@ class System(NamedTuple):
     ledger: type[Ledger] = Ledger
     tensors: type[SharedTensors] = SharedTensors
     engine: type[WatchedEngine] = WatchedEngine
+    replay: type[WatchedReplay] = WatchedReplay
 
 
 SOUND = System()

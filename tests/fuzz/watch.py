@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from outpace.engines.sums import split_meta
-from outpace.engines.virtual.training import SharedTensors
+from outpace.engines.virtual.memory import SharedTensors
 from outpace.engines.virtual.world import World
 from outpace.protocol.events import Arrive, Event
 from outpace.protocol.ledger import Ledger

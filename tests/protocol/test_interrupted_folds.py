@@ -14,14 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outpace.engines.arena import arena, log
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
-from outpace.engines.arena.log import RECORD_BYTES, Log
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, LogFile
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.arena.watch import Watch
 from outpace.interface import Contents
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
@@ -40,10 +36,10 @@ class Reader:
         self.files = arena.create_files()
         layout = ArenaLayout.of(rules.world, 2, 64, 1, 1, 64, 64, 0, 64)
         arena.write_header(self.files.arena, layout, bytes(16), {})
-        self.memory = Memory(self.files.arena, layout)
+        self.memory = Arena(self.files.arena, layout)
         self.snapshots = SnapshotStore(self.memory)
-        self.log = Log(self.files.log)
-        self.watch = Watch(
+        self.log = LogFile(self.files.log)
+        self.watch = ArenaLog(
             0, rules, self.log, self.snapshots, Bell(self.memory.word), Life(self.files.life), Faults(), 1.0
         )
 
@@ -63,7 +59,7 @@ class Reader:
 
     def look_interrupted_at(self, instruction: int) -> None:
         with interrupted_at(instruction):
-            self.watch.refresh()
+            self.watch.look()
 
     def close(self) -> None:
         self.files.close()
@@ -80,7 +76,7 @@ def instructions_of(rules: Rules, events: list[Event]) -> int:
     reader = Reader(rules)
     reader.append(events)
     with handler_at(0, raising) as passed:
-        reader.watch.refresh()
+        reader.watch.look()
     reader.close()
     return passed[0]
 
@@ -98,7 +94,7 @@ def test_a_fold_that_a_handler_ends_at_any_instruction_is_folded_anew(
     total = instructions_of(rules, after)
     reader = Reader(rules)
     reader.append(before)
-    reader.watch.refresh()
+    reader.watch.look()
     reader.append(after)
     if is_cut:
         reader.leave_only_a_snapshot(before)
@@ -106,7 +102,7 @@ def test_a_fold_that_a_handler_ends_at_any_instruction_is_folded_anew(
     reader.look_interrupted_at(instruction)
     reader.look_interrupted_at(2 * instruction)  # also while it is made whole
     assert plain(reader.watch.ledger) in (folded(rules, before), folded(rules, events))  # nobody ever sees half of it
-    reader.watch.refresh()
+    reader.watch.look()
     assert plain(reader.watch.ledger) == folded(rules, events)
     reader.close()
 
@@ -119,9 +115,9 @@ def test_a_handler_may_read_the_log_in_the_middle_of_a_fold(rules: Rules, choice
     total = instructions_of(rules, events)
     reader = Reader(rules)
     reader.append(events)
-    with handler_at(1 + int(where * total), reader.watch.refresh):
-        reader.watch.refresh()
+    with handler_at(1 + int(where * total), reader.watch.look):
+        reader.watch.look()
     assert plain(reader.watch.ledger) == folded(rules, events)
-    reader.watch.refresh()
+    reader.watch.look()
     assert plain(reader.watch.ledger) == folded(rules, events)
     reader.close()

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from outpace import DistributedOptimizer
 from outpace.errors import OutpaceError
 from outpace.interface import Contents, Work
-from outpace.replica.optimizer_state import pack, unpack
 from outpace.replica.replica import OptimizerReplica
+from outpace.replica.state import pack, unpack
 from outpace.strategies import strategy
 
 OPTIMIZERS = {

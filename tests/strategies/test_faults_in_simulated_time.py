@@ -11,10 +11,11 @@ from dataclasses import replace
 import pytest
 import torch
 
+from outpace.engines.engine import Engine
 from outpace.engines.virtual.clock import Clock, Task
-from outpace.engines.virtual.engine import Pace
+from outpace.engines.virtual.log import Speed, VirtualLog
+from outpace.engines.virtual.memory import SharedTensors, training_engine
 from outpace.engines.virtual.network import network
-from outpace.engines.virtual.training import SharedTensors, TrainingEngine
 from outpace.engines.virtual.world import World
 from outpace.interface import Work
 from outpace.protocol.ledger import Ledger
@@ -53,7 +54,8 @@ class Run:
         self.parameters: dict[int, torch.nn.Parameter] = {}
         self.tasks: dict[int, Task] = {}
         self.ended: list[int] = []
-        self.engines: dict[int, TrainingEngine] = {}
+        self.engines: dict[int, Engine] = {}
+        self.logs: dict[int, VirtualLog] = {}
 
     def born(self, rank: int) -> None:
         """A rank's process begins, for the first time or again; not when all others have ended."""
@@ -65,9 +67,10 @@ class Run:
             vector = VectorLayout.of(replica.named_parameters())
             self.tensors = SharedTensors(vector, self.rules)
             self.world = World(self.clock, Ledger(self.rules), network("host"), 1000, self.tensors)
-        pace = Pace(lambda step: self.draw.randint(1, 40) * MS, apply_ns=self.draw.choice((0, MS)))
+        speed = Speed(lambda step: self.draw.randint(1, 40) * MS, apply_ns=self.draw.choice((0, MS)))
         assert self.tensors is not None
-        self.engines[rank] = TrainingEngine(self.world, self.tensors, rank, replica, pace)
+        self.logs[rank] = VirtualLog(self.world, rank, speed)
+        self.engines[rank] = training_engine(self.logs[rank], self.tensors, replica)
         self.tasks[rank] = Task(self.clock, self._life(rank)).start()
 
     async def _life(self, rank: int) -> None:
@@ -80,14 +83,14 @@ class Run:
         await engine.finish()
         self.ended.append(rank)
 
-    async def _step(self, rank: int, engine: TrainingEngine) -> None:
+    async def _step(self, rank: int, engine: Engine) -> None:
         parts = 3 if self.strategy.polls else 1
         parameter = self.parameters[rank]
         for done in range(1, parts + 1):
             gradient = parameter.detach() - rank
             fresh = parameter.grad is None or engine.rules.cumulative or done == 1
             parameter.grad = gradient if fresh else parameter.grad + gradient
-            await engine.compute(parts)
+            await self.logs[rank].compute(parts)
             samples = 1.0 if engine.rules.cumulative else float(done)
             work = Work(samples, 1.0 if engine.rules.of_sums else 1 / done, float(parts), loss=float(gradient.norm()))
             if done < parts and await self.strategy.microbatch(engine, work) is not After.GO_ON:

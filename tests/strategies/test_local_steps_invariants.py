@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.engines.virtual.training import TrainingEngine
+from outpace.engines.engine import Engine
 from outpace.interface import Contents, Work
 from outpace.mixing.schedules import pairs
 from outpace.strategies import strategy as by_name
@@ -218,8 +218,8 @@ def test_nolocos_final_model_is_the_mean() -> None:
 def test_whenever_and_by_whomever_a_snapshot_is_written_diloco_goes_on_from_the_slow_weights_of_all(
     every: int, mu: float
 ) -> None:
-    def captured(engine: TrainingEngine) -> tuple[int, list[Tensor]]:
-        contents = engine._replica.capture()
+    def captured(engine: Engine) -> tuple[int, list[Tensor]]:
+        contents = engine.replica.capture()
         return engine.version, [t.clone() for t in (contents.tensors[0], *_outer_momentum(contents))]
 
     walks = trained(f"diloco:every={every},outer_momentum={mu}", MOMENTUM, look=captured)

@@ -6,17 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.engines.virtual.training import TrainingEngine
+from outpace.engines.engine import Engine
 from outpace.mixing.schedules import push_peers
 from tests.support.by_hand import Table, Walk, assert_near, at, first_only, noise, quadratics, walk
 
 START = [1.0, -2.0, 0.5]
 
 
-def mass(engine: TrainingEngine) -> tuple[float, Tensor]:
+def mass(engine: Engine) -> tuple[float, Tensor]:
     """The push-weight and the numerator."""
-    replica = engine._replica
-    return replica.notes()[0], replica.published()[0].clone()
+    return engine.replica.push_weight(), engine.replica.published()[0].clone()
 
 
 def pushed(choice: str, world: int, steps: int, **options: object) -> list[Walk]:

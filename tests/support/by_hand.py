@@ -18,8 +18,10 @@ from torch.optim import SGD, Optimizer
 
 import outpace
 from outpace import DistributedOptimizer
+from outpace.engines.engine import Engine
 from outpace.engines.virtual.clock import Clock, Task
-from outpace.engines.virtual.training import SharedTensors, TrainingEngine
+from outpace.engines.virtual.log import VirtualLog
+from outpace.engines.virtual.memory import SharedTensors, training_engine
 from outpace.engines.virtual.world import World
 from outpace.imbalance import Imbalance
 from outpace.interface import Work
@@ -33,7 +35,7 @@ from outpace.vector import VectorLayout
 
 Gradient = Callable[[int, int, Tensor], Tensor]  #: of a rank, its step or piece of data, and its weights
 Maker = Callable[[list[torch.nn.Parameter]], Optimizer]
-Look = Callable[[TrainingEngine], Any]
+Look = Callable[[Engine], Any]
 
 
 class Table(Imbalance):
@@ -71,7 +73,7 @@ class Walk:
         self.rounds.append(record)
         self.applied.append(self.now())
 
-    def note_step(self, engine: TrainingEngine, look: Look | None) -> None:
+    def note_step(self, engine: Engine, look: Look | None) -> None:
         self.weights.append(self.now())
         if look is not None:
             self.seen.append(look(engine))
@@ -100,15 +102,15 @@ def walk(
     chosen, scenario = by_name(strategy), Scenario(ranks, 1, **{"network": "zero", **options})
     walks = [_new_walk(start) for _ in range(ranks)]
     replicas = [chosen.replica((make or sgd())([mine.weight]), None, mine.note_round) for mine in walks]
-    engines = _engines(replicas, chosen.rules(ranks), scenario)
+    logs, engines = _engines(replicas, chosen.rules(ranks), scenario)
 
-    async def live(engine: TrainingEngine) -> None:
+    async def live(engine: Engine) -> None:
         rank, mine = engine.rank, walks[engine.rank]
         await engine.join()
         for step in range(steps if isinstance(steps, int) else steps[rank]):
             mine.weight.grad = gradient(rank, step, mine.now())
             work = Work(loss=None if loss is None else loss(rank, step, mine.now()))
-            await engine.compute()
+            await logs[rank].compute()
             await chosen.step(engine, work)
             if step == meets_after:
                 await chosen.meet(engine)
@@ -120,8 +122,9 @@ def walk(
         engine.leave()
         mine.end = mine.now()
 
-    tasks = [Task(engines[0]._world.clock, live(engine)).start() for engine in engines]
-    engines[0]._world.clock.run()
+    clock = logs[0].world.clock
+    tasks = [Task(clock, live(engine)).start() for engine in engines]
+    clock.run()
     assert all(task.is_over for task in tasks), "nobody waits for ever"
     return walks
 
@@ -232,7 +235,10 @@ def _new_walk(start: Sequence[float]) -> Walk:
     return Walk(weight, [], [], [], [], [], weight.detach())
 
 
-def _engines(replicas: list[OptimizerReplica], rules: Rules, scenario: Scenario) -> list[TrainingEngine]:
+def _engines(
+    replicas: list[OptimizerReplica], rules: Rules, scenario: Scenario
+) -> tuple[list[VirtualLog], list[Engine]]:
     tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
     world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
-    return [TrainingEngine(world, tensors, rank, mine, scenario.pace(rank)) for rank, mine in enumerate(replicas)]
+    logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(len(replicas))]
+    return logs, [training_engine(log, tensors, mine) for log, mine in zip(logs, replicas, strict=True)]

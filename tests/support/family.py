@@ -242,7 +242,7 @@ def hit(opt: outpace.DistributedOptimizer, point: str, number: int) -> None:
     """The signal comes here, between two steps, or at a named point of the engine in the next one."""
     if point == BETWEEN_STEPS:
         os.kill(os.getpid(), number)
-    opt._engine._faults._armed = (point, 0, number)
+    opt._engine.log.faults._armed = (point, 0, number)
 
 
 @dataclass

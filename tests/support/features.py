@@ -99,7 +99,7 @@ def wait_for_version(opt: outpace.DistributedOptimizer, version: int) -> None:
     """Until the others have completed round `version`, looking at the ledger as any rank may."""
     engine = opt._engine
     while engine.ledger.round <= version or engine.ledger.reducing is not None:
-        engine._watch.refresh()
+        engine.look()
         time.sleep(0.001)
 
 
@@ -228,7 +228,7 @@ def lost_snapshot_writers(steps: int) -> ranks.Report:
     each had been lost just then. The others have nothing left to do but to wait for it."""
     report = ranks.Report(my_rank())
     counter = ranks.Counter(steps, "eager:quorum=solo,max_staleness=1,grace=0", report)
-    counter.opt._engine._writes_snapshot_of = lambda record: False
+    counter.opt._engine.replay._is_mine_to_write = lambda record: False
     is_last = my_rank() == world() - 1
     if is_last:
         wait_for_version(counter.opt, steps - 1)

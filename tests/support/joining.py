@@ -53,8 +53,8 @@ def record() -> bytes:
         weight.grad = torch.ones_like(weight)
         opt.step()
     engine = opt._engine
-    records = os.pread(engine._files.log, MOST_RECORDS * RECORD_BYTES, 0)
-    sealed = seal(SharedPage(engine._memory).key, FIRST_ENTRY, _HEAD.pack(0, 1, len(records)) + records, bytes(32))
+    records = os.pread(engine.memory.files.log, MOST_RECORDS * RECORD_BYTES, 0)
+    sealed = seal(SharedPage(engine.memory.arena).key, FIRST_ENTRY, _HEAD.pack(0, 1, len(records)) + records, bytes(32))
     opt.finish()
     return sealed
 

@@ -65,11 +65,11 @@ def killed_and_restarted() -> dict[str, object] | None:
         if replacement is None and counter.opt.stats.ranks[2].state == "dead":
             replacement = start_rank(2)
     while replacement is None:  # a waiting rank notices deaths, one that never waits does not
-        counter.opt._engine._watch._report_deaths()
+        counter.opt._engine.log._report_deaths()
         if counter.opt.stats.ranks[2].state == "dead":
             replacement = start_rank(2)
     while counter.opt.stats.ranks[2].state == "dead":
-        counter.opt._engine._watch.refresh()
+        counter.opt._engine.look()
         time.sleep(0.01)  # the replacement imports torch; nobody may end before it has joined
     counter.opt.finish()
     told, _ = replacement.communicate(timeout=60)

@@ -146,7 +146,7 @@ def count(strategy: str, steps: int, delay_s: float = 0.002, padding: int = 0) -
 
 def lags(engine) -> bool:
     """Whether the rank is further behind than results are kept, or nobody is left to get ahead of it."""
-    engine._watch.refresh()
+    engine.look()
     ledger = engine.ledger
     return ledger.round > engine.version + ledger.rules.max_staleness + 1 or len(ledger.open.unfinished) == 1
 

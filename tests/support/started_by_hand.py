@@ -43,7 +43,7 @@ def train(steps: int = 5, at_end: Callable[[Any], None] = lambda _: None) -> dic
     stats = opt.stats
     return {
         "rank": stats.rank,
-        "engine": type(opt._engine).__name__,
+        "engine": type(opt._engine.log).__name__,
         "hosts": list(opt._engine.rules.hosts),
         "final": digest(opt),
         "contributors": [rank.rank for rank in stats.ranks if rank.on_time == steps],
@@ -144,7 +144,7 @@ def put_agent_to_sleep(engine: Any, directory: str) -> None:
     def sleep() -> None:
         while engine.ledger.members.by_rank[1].state != FINISHED:
             time.sleep(0.01)
-        agent, first = engine._life.holder(WORLD), int(Path(directory, "0.pid").read_text())
+        agent, first = engine.log.life.holder(WORLD), int(Path(directory, "0.pid").read_text())
         os.kill(agent, signal.SIGSTOP)
         Path(directory, "asleep").touch()
         woken_at = time.monotonic() + 2.0

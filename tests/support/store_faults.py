@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import outpace
-from outpace.engines.arena.rendezvous import Meeting
+from outpace.engines.arena.rendezvous import Rendezvous
 from tests.support.ranks import my_rank
 
 Told = tuple[str, str, float]  #: which error, its words, seconds until it came
@@ -56,7 +56,7 @@ def begin_without_the_last(timeout_s: float, how: str) -> Told | None:
     if how == "never":
         return None
     if how == "hangs":
-        Meeting.enter = lambda *_: time.sleep(timeout_s + 5)  # type: ignore[method-assign]
+        Rendezvous.enter = lambda *_: time.sleep(timeout_s + 5)  # type: ignore[method-assign]
         optimizer_or_nothing(timeout_s)
         return None
     sys.executable = how

@@ -67,7 +67,7 @@ def at(what: str) -> str:
 
 
 def next_entry(counter: Counter) -> int:
-    return SharedPage(counter.opt._engine._memory).progress.entries
+    return SharedPage(counter.opt._engine.memory.arena).progress.entries
 
 
 # -- in the store ------------------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def meddle_where_nobody_looks_any_more(counter: Counter) -> None:
 
 def look_for_the_key(counter: Counter) -> object:
     """(whether the token is in the store, processes of this machine whose command line has the key)."""
-    desk = SharedPage(counter.opt._engine._memory)
+    desk = SharedPage(counter.opt._engine.memory.arena)
     found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _shows(pid, desk.key)]
     return stranger().check(["outpace/0/0/token"]), found
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import outpace
-from outpace.engines.arena.rendezvous import Meeting
+from outpace.engines.arena.rendezvous import Rendezvous
 from tests.support.ranks import TIMEOUT_S, Report, digest, my_rank, recorder, world
 
 LIFE = int(os.environ.get("OUTPACE_LIFE", "1"))
@@ -88,14 +88,14 @@ def dies_before_joining() -> None:
     if LIFE == 1 and my_rank() == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     if LIFE == 1 and my_rank() == 0:
-        announce = Meeting._replace
+        announce = Rendezvous._replace
 
-        def announce_and_die(meeting: Meeting, said: str, new: str) -> bool:
+        def announce_and_die(meeting: Rendezvous, said: str, new: str) -> bool:
             announce(meeting, said, new)
             os.kill(os.getpid(), signal.SIGKILL)
             return True
 
-        Meeting._replace = announce_and_die  # type: ignore[method-assign]
+        Rendezvous._replace = announce_and_die  # type: ignore[method-assign]
     count()
 
 

@@ -6,8 +6,7 @@ Owns orders of summation, the finite check and the clip factor. Knows rows only 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ import torch
 
 from outpace.codecs import codec, contribution_seed
 from outpace.codecs.base import add_rows
+from outpace.interface import Notes, Own
 from outpace.protocol.events import Done
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
@@ -137,25 +137,6 @@ class RowSums:
         return self._matrices[key]
 
 
-@contextmanager
-def same_bits_with_any_threads(dtypes: Collection[torch.dtype]) -> Iterator[None]:
-    """Optimizer steps on such tensors in here do not depend on how many threads this process has.
-
-    Threads share a tensor out at places that are no multiples of a vector register. The few numbers left over on each
-    side are computed one by one, and where half types are concerned torch rounds those after every operation instead
-    of once. So a step on half types is taken by one thread, over whole tensors. Wider types give the same bits anyhow.
-    """
-    threads = torch.get_num_threads()
-    if threads == 1 or all(dtype.itemsize >= 4 for dtype in dtypes):
-        yield
-        return
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-
-
 def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:
     """What goes with a result: which parameters any contributor had a gradient for, and the hyper-parameters."""
     present, hyper, last = b"", b"", b""
@@ -201,6 +182,13 @@ def weighted_sum(rows: Sequence[tuple[Sequence[torch.Tensor], float]]) -> list[t
     if same and factor != 1.0:
         torch._foreach_mul_(wide, factor)
     return wide
+
+
+def mixed_notes(notes: Sequence[tuple[Notes, float]], own: Own | None) -> Notes:
+    """The weighted sum of the numbers that went with rows, as far as all of them have some."""
+    terms = [*notes, (own.notes, own.weight)] if own is not None else notes
+    shortest = min((len(values) for values, _ in terms), default=0)
+    return tuple(sum(values[i] * weight for values, weight in terms) for i in range(shortest))
 
 
 def done(host: int, sealed: Round, clip: float) -> Done:

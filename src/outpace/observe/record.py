@@ -16,8 +16,6 @@ from outpace.observe.recorder import LogDir, Recorder, check
 from outpace.observe.schema import Header, Pausing, Synchronized, loop_step
 from outpace.observe.tensorboard import open_board
 
-DISTRIBUTED = ("stats", "synchronize", "finish")  #: how one is recognised without an import that would be a cycle
-
 
 def record(optimizer: Optimizer, log_dir: LogDir, *, payload_bytes: int | None = None) -> Recording:
     """Records every step of a loop with torch's DDP, or of any other, to `log_dir/rank-00003.jsonl`.
@@ -51,7 +49,7 @@ class Recording:
     ) -> None:
         if not isinstance(optimizer, Optimizer):
             raise OutpaceError(f"record() takes a torch.optim.Optimizer, not a {type(optimizer).__name__}")
-        if all(hasattr(type(optimizer), name) for name in DISTRIBUTED):
+        if getattr(optimizer, "records_itself", False):
             raise OutpaceError(
                 "a DistributedOptimizer records itself: make it with DistributedOptimizer(..., log_dir=...) instead"
             )

@@ -23,6 +23,9 @@ class Recorded(Engine, Protocol):
     @property
     def incarnation(self) -> int: ...
 
+    @property
+    def waited_s(self) -> float: ...
+
 
 class RunTrace:
     """One rank's steps, synchronisations and rounds."""

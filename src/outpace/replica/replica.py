@@ -17,14 +17,13 @@ from torch.optim import Optimizer
 
 from outpace.codecs import Codec
 from outpace.errors import OutpaceError, ParametersChanged, SparseGradient
-from outpace.interface import Contents, Notes, Result, Work
+from outpace.interface import Contents, Mixed, Result, Tensors, Work
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.replica import ownership
-from outpace.replica.gradients import clip_if_finite, only_reads_gradients
-from outpace.replica.model_buffers import ModelBuffers, mean_into
-from outpace.replica.optimizer_state import NotShareable, is_plain, pack, plain, unpack
-from outpace.replica.step_length import StepLength
+from outpace.replica.buffers import ModelBuffers, mean_into
+from outpace.replica.inner_step import StepLength, clip_if_finite, only_reads_gradients, same_bits_with_any_threads
+from outpace.replica.state import NotShareable, is_plain, pack, plain, unpack
 
 log = logging.getLogger("outpace")
 
@@ -45,6 +44,7 @@ class OptimizerReplica:
         self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
         self._groups = [list(group["params"]) for group in inner.param_groups]
         self.parameters = [p for group in self._groups for p in group if p.requires_grad]
+        self._dtypes = {p.dtype for p in self.parameters}
         chosen = {id(p) for p in self.parameters}
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
         models = () if model is None else model.parameters()
@@ -105,15 +105,14 @@ class OptimizerReplica:
 
     # -- contributing ----------------------------------------------------------------------------------------------
 
-    def deposit(
-        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
-    ) -> tuple[bytes, bytes]:
+    def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
         """Copies all gradients into the row. Parameters without one contribute zeros and say so.
 
         With an earlier row, the new one is the sum of both.
         """
         present = self._copy_gradients(row, work.scale)
-        self.codec.deposited(work.step, row, present)
+        if self.rules is None or self.rules.codec != "none":
+            self.codec.deposited(work.step, row, present)
         if onto is not None:
             torch._foreach_add_(list(row), list(onto))
             present = bytes(map(int.__or__, present, self._present))
@@ -164,46 +163,40 @@ class OptimizerReplica:
     def _own_step(self) -> None:
         self.inner.step()
 
-    def prepare(self) -> None:
-        """The weights can be published as they are."""
-
-    def has_published(self) -> None:
-        """Nothing depends on it."""
+    # -- publishing, for strategies that average weights -----------------------------------------------------------
 
     def published(self) -> list[torch.Tensor]:
         """The weights."""
         return [p.detach() for p in self.parameters]
 
-    def notes(self) -> Notes:
-        """Nothing goes with them."""
-        return ()
+    def become(self, mean: Mixed) -> None:
+        """Takes over an average, unless there was nobody else to average with."""
+        if mean.tensors is not None:
+            torch._foreach_copy_(self.published(), list(mean.tensors))
 
-    def averaged(self, notes: Notes) -> None:
-        """The weights are an average now."""
+    # -- what all ranks exchange when they meet --------------------------------------------------------------------
 
-    def rebase(self, weights: Sequence[torch.Tensor]) -> None:
-        """Takes these weights over: what was done since the last average is not remembered, and cannot go on top."""
-        torch._foreach_copy_(self.published(), list(weights))
+    def to_exchange(self) -> list[torch.Tensor]:
+        """The model's buffers, and what differs between ranks beside them."""
+        return [*self.model_buffers.left(), *self._apart()]
 
-    def meeting(self) -> list[torch.Tensor]:
-        """The model's buffers, and what a strategy keeps apart."""
-        return [*self.model_buffers.left(), *self.apart()]
-
-    def apart(self) -> list[torch.Tensor]:
-        """What differs between ranks beside buffers: nothing."""
-        return []
-
-    def meet(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
+    def exchange(self, rows: Sequence[Tensors]) -> None:
         """Takes over what the ranks of a meeting left: buffers by their rules, the mean of what is apart."""
         count = len(self.model_buffers)
         with self._changing():
             self.model_buffers.take([row[:count] for row in rows])
-            for index, mine in enumerate(self.apart()):
+            for index, mine in enumerate(self._apart()):
                 mean_into(mine, [row[count + index] for row in rows])
-            self.met()
+            self._all_are_alike()
 
-    def met(self) -> None:
-        """Nothing else depends on them."""
+    def _apart(self) -> list[torch.Tensor]:
+        """What differs between ranks while they train, beside buffers."""
+        return []
+
+    def _all_are_alike(self) -> None:
+        """All ranks begin anew from the mean of what was apart."""
+
+    # -- contributions that codecs keep track of -------------------------------------------------------------------
 
     def give_up(self, step: int) -> bool:
         """A contribution was not taken in. True if the codec keeps it, to go with a later one."""
@@ -236,7 +229,7 @@ class OptimizerReplica:
             self.codec.applied(step, result.gradients)
         for step in result.refused:
             self.codec.dropped(step)
-        with self._changing():
+        with self._changing(), same_bits_with_any_threads(self._dtypes):
             if not result.round.void:
                 self._step_with(result)
             self.version += 1

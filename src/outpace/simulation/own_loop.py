@@ -6,7 +6,6 @@ time is simulated: a rank's step takes what the scenario says, however long it r
 
 from __future__ import annotations
 
-import threading
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -16,9 +15,11 @@ from typing import Any
 import torch
 
 from outpace.engines.agreement import check_agreement, description_of
+from outpace.engines.engine import Engine, Opened
 from outpace.engines.virtual.clock import Clock
-from outpace.engines.virtual.threads import ThreadTask
-from outpace.engines.virtual.training import SharedTensors, TrainingEngine
+from outpace.engines.virtual.log import VirtualLog
+from outpace.engines.virtual.memory import SharedTensors, training_engine
+from outpace.engines.virtual.threads import ThreadTask, become
 from outpace.engines.virtual.world import World
 from outpace.errors import InvalidRules, OutpaceError, RankFailed
 from outpace.protocol.ledger import Ledger
@@ -26,8 +27,6 @@ from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.simulation.scenario import Scenario
 from outpace.vector import VectorLayout
-
-_here = threading.local()
 
 
 @dataclass(frozen=True)
@@ -60,10 +59,6 @@ def simulate(fn: Callable[..., Any], ranks: int = 8, args: Sequence[Any] = (), *
     return job.run(partial(fn, *args))
 
 
-def simulated_rank() -> SimulatedRank | None:
-    return getattr(_here, "rank", None)
-
-
 class _Job:
     """All ranks of one simulated run, and the worlds their optimizers meet in, one after the other."""
 
@@ -73,7 +68,7 @@ class _Job:
         self.worlds: list[tuple[World, SharedTensors, dict[str, Any]]] = []
 
     def run(self, function: Callable[[], Any]) -> Simulated:
-        ranks = [SimulatedRank(self, rank, function) for rank in range(self.scenario.ranks)]
+        ranks = [_Rank(self, rank, function) for rank in range(self.scenario.ranks)]
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as under torchrun: last bits must not depend on this machine's cores
         try:
@@ -103,12 +98,12 @@ class _Job:
         return world, tensors
 
 
-class SimulatedRank:
+class _Rank:
     """One rank: a thread that runs the user's function."""
 
     def __init__(self, job: _Job, rank: int, function: Callable[[], Any]) -> None:
         self.result: Any = None
-        self.engines: list[TrainingEngine] = []
+        self.engines: list[Engine] = []
         self._job = job
         self._rank = rank
         self._function = function
@@ -116,14 +111,14 @@ class SimulatedRank:
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         self.task = ThreadTask(job.clock, self._live, here, seed=job.scenario.seed * 65537 + rank)
 
-    def open(self, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> TrainingEngine:
+    def open(self, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> Opened:
         """An engine for an optimizer made in this rank's thread. Waits until every rank has made one."""
         world, tensors = self._job.world(len(self.engines), replica, rules, max_grad_norm, self._rank)
-        pace = self._job.scenario.pace(self._rank)
-        engine = TrainingEngine(world, tensors, self._rank, replica, pace, self.task.drive)
+        log, drive = VirtualLog(world, self._rank, self._job.scenario.pace(self._rank)), self.task.drive
+        engine = training_engine(log, tensors, replica)
         self.engines.append(engine)
-        engine.run(engine.join)
-        return engine
+        drive(engine.join)
+        return Opened(engine, drive, lambda parts: drive(log.compute, parts))
 
     def check(self) -> None:
         if not self.task.is_over:
@@ -132,7 +127,7 @@ class SimulatedRank:
             )
 
     def _live(self) -> None:
-        _here.rank = self
+        become(self)
         try:
             self.result = self._function()
         except (Exception, SystemExit) as error:

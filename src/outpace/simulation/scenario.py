@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from outpace.engines.virtual.engine import Pace
+from outpace.engines.virtual.log import Speed
 from outpace.engines.virtual.network import Network, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import Imbalance, imbalance
@@ -81,11 +81,11 @@ class Scenario:
         model, world, base_s = self.model, self.ranks, self.compute_ms / 1e3
         return lambda step: round(model.compute_s(rank, world, step, base_s) * 1e9)
 
-    def pace(self, rank: int) -> Pace:
-        return Pace(self.compute_ns(rank), round(self.apply_ms * 1e6))
+    def pace(self, rank: int) -> Speed:
+        return Speed(self.compute_ns(rank), round(self.apply_ms * 1e6))
 
 
-class Work:
+class Pool:
     """The micro-batches that are left: one pool for all ranks, or one for each. A step has `parts` of them."""
 
     def __init__(self, scenario: Scenario, parts: int) -> None:

@@ -13,14 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from heapq import heapify, heapreplace
-from typing import Generic, TypeVar
 
+from outpace.engines.engine import Engine
 from outpace.engines.virtual.agents import Load
 from outpace.engines.virtual.clock import Clock, Task
-from outpace.engines.virtual.engine import TimedEngine, VirtualEngine
+from outpace.engines.virtual.log import VirtualLog
+from outpace.engines.virtual.memory import timed_engine
 from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
-from outpace.interface import Work as Contribution
+from outpace.interface import Work
 from outpace.launching.signals import defer_sigint
 from outpace.observe.figures import late_share
 from outpace.protocol.events import Event
@@ -28,7 +29,7 @@ from outpace.protocol.ledger import Ledger
 from outpace.protocol.members import Tally
 from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
-from outpace.simulation.scenario import Scenario, Work
+from outpace.simulation.scenario import Pool, Scenario
 from outpace.strategies import Strategy, strategy
 from outpace.strategies.base import After
 
@@ -36,9 +37,7 @@ Progress = Callable[[int], None]  #: told of how many steps were made
 Watcher = Callable[[Event, Outcome], None]  #: told of each event and what it did
 
 BASELINE = "allreduce"  #: everybody waits for everybody, as DDP does
-NOTHING = Contribution()
-
-E = TypeVar("E", bound=VirtualEngine)
+NOTHING = Work()
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ class Timing:
         return sum(t.on_time + t.carried for t in self.tallies)
 
 
-class Run(ABC, Generic[E]):
+class Run(ABC):
     report_every = 1024  #: steps
 
     def __init__(
@@ -114,15 +113,17 @@ class Run(ABC, Generic[E]):
         chosen: Strategy,
         scenario: Scenario,
         world: World,
-        engines: Sequence[E],
+        logs: Sequence[VirtualLog],
+        engines: Sequence[Engine],
         progress: Progress | None,
         watch: Watcher | None,
     ) -> None:
         self._strategy = chosen
         self._scenario = scenario
         self._world = world
+        self._logs = logs
         self._engines = engines
-        self._work = Work(scenario, scenario.microbatches if chosen.polls else 1)
+        self._pool = Pool(scenario, scenario.microbatches if chosen.polls else 1)
         self._done = 0  # micro-batches that were taken in
         self._progress = progress
         self._end_ns = 0  # when the figures were taken
@@ -133,15 +134,15 @@ class Run(ABC, Generic[E]):
             world.on_event.append(watch)
 
     @abstractmethod
-    def _compute(self, engine: E) -> Contribution:
+    def _compute(self, engine: Engine) -> Work:
         """One micro-batch of this rank, at its beginning: the time it takes passes afterwards."""
 
-    def _after_step(self, engine: E) -> None:
+    def _after_step(self, engine: Engine) -> None:
         """What a rank's own loop does after its `step()`, which takes no time."""
         return
 
     @abstractmethod
-    async def _leave(self, engine: E) -> None:
+    async def _leave(self, engine: Engine) -> None:
         pass
 
     def to_its_end(self) -> None:
@@ -176,45 +177,45 @@ class Run(ABC, Generic[E]):
                 round_ = self._world.ledger.round
                 raise OutpaceError(f"rank {rank} waits forever in round {round_}: please report this")
 
-    async def _life(self, engine: E) -> None:
+    async def _life(self, engine: Engine) -> None:
         """One rank: it takes work, contributes what came of it, and leaves when there is no more."""
         await engine.join()
         while self._take(engine):
-            if self._work.parts == 1:
+            if self._pool.parts == 1:
                 work = self._compute(engine)
-                await engine.compute()
+                await self._logs[engine.rank].compute()
                 await self._strategy.step(engine, work)
                 self._count_part()
             else:
                 await self._round_of_parts(engine)
             self._after_step(engine)
         if self._scenario.is_split:
-            self._end_ns, self._made = self._world.clock.now_ns, self._done / self._work.parts
+            self._end_ns, self._made = self._world.clock.now_ns, self._done / self._pool.parts
             self._waited_s[engine.rank] = engine.waited_s
             self._load = self._world.load()
         await self._leave(engine)
 
-    def _take(self, engine: E) -> bool:
-        if not self._work.take(engine.rank):
+    def _take(self, engine: Engine) -> bool:
+        if not self._pool.take(engine.rank):
             return False
-        if not self._work.left and not self._scenario.is_split:
+        if not self._pool.left and not self._scenario.is_split:
             self._take_figures()
         return True
 
-    async def _round_of_parts(self, engine: E) -> None:
+    async def _round_of_parts(self, engine: Engine) -> None:
         """A step in micro-batches, which the strategy may end early."""
-        rank, parts, is_over = engine.rank, self._work.parts, False
+        rank, parts, is_over = engine.rank, self._pool.parts, False
         engine.begin_computing()
         for done in range(1, parts + 1):
             work = self._compute(engine)
-            await engine.compute(parts)
+            await self._logs[rank].compute(parts)
             work = self._of_parts(work, done, engine.rules)
-            if done == parts or not self._work.is_left_for(rank):
+            if done == parts or not self._pool.is_left_for(rank):
                 break
             after = await self._strategy.microbatch(engine, work)
             is_over = after is not After.GO_ON
             if after is After.AGAIN:
-                self._work.give_back(rank)
+                self._pool.give_back(rank)
             elif engine.rules.cumulative:
                 self._count_part()
             if is_over:
@@ -225,18 +226,18 @@ class Run(ABC, Generic[E]):
             if not is_over and ticket.taken:
                 self._count_part()
             elif not is_over:
-                self._work.give_back(rank)
+                self._pool.give_back(rank)
         elif ticket.taken:
             for _ in range(done):
                 self._count_part()
         if is_over and self._strategy.drops_rest:
-            engine.skip_rest()
+            self._logs[rank].skip_rest()
             for _ in range(parts - done):
                 self._take(engine)
 
-    def _of_parts(self, work: Contribution, done: int, rules: Rules) -> Contribution:
+    def _of_parts(self, work: Work, done: int, rules: Rules) -> Work:
         """What is contributed after so many micro-batches."""
-        parts = float(self._work.parts)
+        parts = float(self._pool.parts)
         if rules.cumulative:
             return work._replace(samples=1.0, planned=parts)
         scale = 1.0 if rules.of_sums else 1 / done
@@ -244,19 +245,19 @@ class Run(ABC, Generic[E]):
 
     def _count_part(self) -> None:
         self._done += 1
-        if self._progress is not None and self._done % (self.report_every * self._work.parts) == 0:
-            self._progress(self._done // self._work.parts)
+        if self._progress is not None and self._done % (self.report_every * self._pool.parts) == 0:
+            self._progress(self._done // self._pool.parts)
 
     def _take_figures(self) -> None:
         """Of a pool that is empty now: every rank is in the middle of something."""
         self._end_ns = self._world.clock.now_ns
-        self._made = (self._done + sum(map(self._part, self._engines))) / self._work.parts
+        self._made = (self._done + sum(map(self._part, self._logs))) / self._pool.parts
         self._waited_s = [engine.waited_s for engine in self._engines]
         self._load = self._world.load()
 
-    def _part(self, engine: E) -> float:
+    def _part(self, log: VirtualLog) -> float:
         """How far this rank is in the step it computes."""
-        left, whole = engine.ready_ns - self._world.clock.now_ns, engine.ready_ns - engine.began_ns
+        left, whole = log.ready_ns - self._world.clock.now_ns, log.ready_ns - log.began_ns
         return 1 - left / whole if left > 0 else 0.0
 
 
@@ -271,17 +272,17 @@ def simulate_timing(
     """
     chosen = strategy(choice)
     world = World(Clock(), Ledger(chosen.rules(scenario.ranks)), scenario.links, scenario.payload_bytes)
-    engines = [TimedEngine(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
-    run = _TimedRun(chosen, scenario, world, engines, progress, watch)
+    logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
+    run = _TimedRun(chosen, scenario, world, logs, [timed_engine(log) for log in logs], progress, watch)
     run.to_its_end()
     return run.timing(choice)
 
 
-class _TimedRun(Run[TimedEngine]):
-    def _compute(self, engine: TimedEngine) -> Contribution:
+class _TimedRun(Run):
+    def _compute(self, engine: Engine) -> Work:
         return NOTHING
 
-    async def _leave(self, engine: TimedEngine) -> None:
+    async def _leave(self, engine: Engine) -> None:
         engine.leave()
 
 

@@ -17,11 +17,13 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from outpace.engines.engine import Engine
 from outpace.engines.virtual.clock import Clock
-from outpace.engines.virtual.training import SharedTensors, TrainingEngine
+from outpace.engines.virtual.log import VirtualLog
+from outpace.engines.virtual.memory import SharedTensors, training_engine
 from outpace.engines.virtual.world import World
 from outpace.errors import OutpaceError
-from outpace.interface import Work as Contribution
+from outpace.interface import Work
 from outpace.protocol.ledger import Ledger
 from outpace.simulation.scenario import Scenario
 from outpace.simulation.timing import Progress, Run, Timing, Watcher
@@ -93,7 +95,7 @@ def simulate_training(
             torch.set_num_threads(threads)
 
 
-class _TrainingRun(Run[TrainingEngine]):
+class _TrainingRun(Run):
     report_every = 1
 
     def __init__(
@@ -117,10 +119,9 @@ class _TrainingRun(Run[TrainingEngine]):
         rules = chosen.rules(scenario.ranks)
         tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
         world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
-        engines = [
-            TrainingEngine(world, tensors, rank, mine, scenario.pace(rank)) for rank, mine in enumerate(replicas)
-        ]
-        super().__init__(chosen, scenario, world, engines, progress, watch)
+        logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
+        engines = [training_engine(log, tensors, mine) for log, mine in zip(logs, replicas, strict=True)]
+        super().__init__(chosen, scenario, world, logs, engines, progress, watch)
 
     def training(self, choice: str | Strategy) -> Training:
         weights = [_hash_of(model) for model in self._models]
@@ -138,28 +139,28 @@ class _TrainingRun(Run[TrainingEngine]):
             curve=(*self._curve, end) if self._evaluations else (),
         )
 
-    def _compute(self, engine: TrainingEngine) -> Contribution:
+    def _compute(self, engine: Engine) -> Work:
         rank, model = engine.rank, self._models[engine.rank]
-        step, part = divmod(self._work.taken[rank] - 1, self._work.parts)
+        step, part = divmod(self._pool.taken[rank] - 1, self._pool.parts)
         inputs, targets = self._workload.batch(step, rank, self._scenario.ranks)
-        if self._work.parts > 1:
-            inputs, targets = (t.tensor_split(self._work.parts)[part] for t in (inputs, targets))
+        if self._pool.parts > 1:
+            inputs, targets = (t.tensor_split(self._pool.parts)[part] for t in (inputs, targets))
         if engine.rules.cumulative or not part:
             model.zero_grad()
         loss = self._workload.loss(model(inputs), targets)
         loss.backward()  # type: ignore[no-untyped-call]
         self._losses.append(LossPoint(self._world.clock.now_ns / 1e9, rank, loss.item()))
-        return Contribution(samples=float(len(targets)), loss=loss.item())
+        return Work(samples=float(len(targets)), loss=loss.item())
 
-    def _after_step(self, engine: TrainingEngine) -> None:
+    def _after_step(self, engine: Engine) -> None:
         if self._schedulers:
             self._schedulers[engine.rank].step()
-        share = self._work.taken_share
+        share = self._pool.taken_share
         if len(self._curve) <= share * self._evaluations < self._evaluations:
             score = self._workload.score(self._models[engine.rank])
             self._curve.append(ScorePoint(self._world.clock.now_ns / 1e9, share, score))
 
-    async def _leave(self, engine: TrainingEngine) -> None:
+    async def _leave(self, engine: Engine) -> None:
         await self._strategy.meet(engine)
         await engine.finish()
 

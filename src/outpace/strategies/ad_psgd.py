@@ -11,13 +11,12 @@ neighbour need not do anything, and may even be stopped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.optim import Optimizer
 
-from outpace.interface import Engine, Notes, Ticket, Work
+from outpace.interface import Engine, Mixed, Ticket, Work
 from outpace.mixing import topology
 from outpace.mixing.schedules import random_neighbour
 from outpace.protocol.rules import Publishing, Rules
@@ -33,33 +32,30 @@ class SwappingReplica(SharingReplica):
         super().__init__(inner, model, on_round)
         self._base: list[torch.Tensor] | None = None
 
-    def averaged(self, notes: Notes) -> None:
-        """The weights are an average now."""
-        self._remember()
+    def become(self, mean: Mixed) -> None:
+        """The weights are an average now, which others have, too."""
+        super().become(mean)
+        self.remember()
 
     @torch.no_grad()
-    def rebase(self, weights: Sequence[torch.Tensor]) -> None:
+    def rebase(self, weights: Mixed) -> None:
         """weights + (mine - base)."""
-        mine = self.published()
+        mine, changed = self.published(), list(weights.tensors or ())
         if self._base is not None:
             torch._foreach_sub_(mine, self._base)
-            torch._foreach_add_(mine, list(weights))
-        self._base = list(weights)
+            torch._foreach_add_(mine, changed)
+        self._base = changed
 
-    def has_published(self) -> None:
+    def remember(self) -> None:
         """What is with the others is what the next steps go back to."""
-        self._remember()
-
-    def met(self) -> None:
-        """All begin anew from the mean."""
-        self._remember()
+        self._base = [w.clone() for w in self.published()]
 
     def begin_anew(self) -> None:
         """Its steps so far are not in these weights."""
         self._base = None
 
-    def _remember(self) -> None:
-        self._base = [w.clone() for w in self.published()]
+    def _all_are_alike(self) -> None:
+        self.remember()
 
 
 @dataclass(frozen=True)
@@ -89,19 +85,35 @@ class ADPSGD(Averaging):
         neighbours = [rank for rank in row if rank != engine.rank]
         if neighbours:
             await self._ensure_published(engine)
-            await engine.swap(random_neighbour(engine.rank, engine.steps, neighbours, self.seed))
+            mean = await engine.weights.swap(random_neighbour(engine.rank, engine.steps, neighbours, self.seed))
+            if mean is not None:
+                engine.replica.become(mean)
         await engine.local_step(work)
-        while neighbours and not await engine.publish(engine.steps):
-            await engine.rebase()
+        while neighbours and not await self._publish(engine):
+            await self._rebase(engine)
         return Ticket(engine.steps, engine.steps - 1, False, "waited for nobody")
 
     async def meet(self, engine: Engine) -> None:
         """Take over what others made of these weights. What they made of them from here on would be lost."""
-        await engine.withdraw()
+        while await self._rebase(engine):
+            await engine.weights.withdraw()
+
+    async def _publish(self, engine: Engine) -> bool:
+        is_published = await engine.weights.publish(engine.steps, engine.replica.published())
+        if is_published:
+            engine.replica.remember()
+        return is_published
+
+    async def _rebase(self, engine: Engine) -> bool:
+        """Puts this rank's last steps on top of what others made of its weights. False if they cannot any more."""
+        changed = await engine.weights.changed_by_others()
+        if changed is not None:
+            engine.replica.rebase(changed)
+        return changed is not None
 
     async def _ensure_published(self, engine: Engine) -> None:
         """Before the first step, and after all have met."""
-        if engine.memory.get("met") != engine.ledger.sync.generation:
-            engine.memory["met"] = engine.ledger.sync.generation
-            while not await engine.publish(engine.steps):
+        if engine.state.get("met") != engine.ledger.sync.generation:
+            engine.state["met"] = engine.ledger.sync.generation
+            while not await self._publish(engine):
                 engine.look()

@@ -18,7 +18,7 @@ SNAPSHOT_EVERY = 64  #: iterations between snapshots, for ranks that are restart
 class SharingReplica(OptimizerReplica):
     """Publishes its weights; they are averaged when all ranks meet, with the model's buffers."""
 
-    def apart(self) -> list[torch.Tensor]:
+    def _apart(self) -> list[torch.Tensor]:
         """The weights, which differ between ranks."""
         return self.published()
 

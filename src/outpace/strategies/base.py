@@ -1,17 +1,22 @@
-"""What a strategy is. Owns the interface; a strategy knows an engine only by `engines.base.Engine`."""
+"""What a strategy is. Owns the interface; a strategy knows an engine only by `interface.Engine`."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from enum import Enum
 
 import torch
 from torch.optim import Optimizer
 
 from outpace.codecs import codec
+from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica, RoundHook
+
+RESTS = ("carry", "drop")
+DIVISORS = ("finished", "planned")
 
 
 class After(Enum):
@@ -25,7 +30,7 @@ class After(Enum):
 class Strategy(ABC):
     """An algorithm, written once, that runs on every engine.
 
-    It is the same object for all ranks of a simulation: what it remembers of a rank is in `engine.memory`.
+    It is the same object for all ranks of a simulation: what it remembers of a rank is in `engine.state`.
     """
 
     sends_gradients = True  #: what is averaged are gradients, not weights
@@ -59,8 +64,28 @@ class Strategy(ABC):
         return
 
 
-async def applied(engine: Engine, ticket: Ticket) -> Ticket:
-    """Waits for the ticket's round, if it is one that its rank waits for, and applies every round that is decided."""
-    await engine.result(ticket)
-    await engine.catch_up()
-    return ticket
+@dataclass(frozen=True, kw_only=True)
+class CountsMicrobatches(Strategy):
+    """A round may end before all micro-batches are computed, and is divided by those that are counted.
+
+    rest: micro-batches that were not begun are carried as data into the next round ("carry"), or dropped ("drop").
+    normalise: divide by the "planned" micro-batches, so that the learning rate follows the work; or by the "finished".
+    """
+
+    rest: str = "carry"
+    normalise: str = "planned"
+    min_ranks: int | None = None
+    codec: str = "none"
+
+    polls = True
+
+    def __post_init__(self) -> None:
+        if self.rest not in RESTS:
+            raise InvalidRules(f"rest={self.rest!r} is unknown; choose one of {', '.join(RESTS)}")
+        if self.normalise not in DIVISORS:
+            raise InvalidRules(f"normalise={self.normalise!r} must be finished or planned: micro-batches are counted")
+
+    @property
+    def drops_rest(self) -> bool:  # type: ignore[override]
+        """Whether what was not begun is thrown away."""
+        return self.rest == "drop"

@@ -18,7 +18,7 @@ import torch
 from torch.optim import SGD, Optimizer
 
 from outpace.errors import InvalidRules
-from outpace.interface import Notes
+from outpace.interface import Mixed
 from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import SharingReplica
 from outpace.strategies.gossip import DPSGD
@@ -36,7 +36,7 @@ class DecentLaMReplica(SharingReplica):
         """y."""
         return self._y
 
-    def apart(self) -> list[torch.Tensor]:
+    def _apart(self) -> list[torch.Tensor]:
         """The weights themselves."""
         return [p.detach() for p in self.parameters]
 
@@ -49,8 +49,9 @@ class DecentLaMReplica(SharingReplica):
                 y.sub_(p.grad + group["weight_decay"] * p if group["weight_decay"] else p.grad, alpha=group["lr"])
 
     @torch.no_grad()
-    def averaged(self, notes: Notes) -> None:
+    def become(self, mean: Mixed) -> None:
         """Momentum on the corrected gradient, and the step."""
+        super().become(mean)
         for (p, y, group), momentum in zip(self._each(), self._momentum, strict=True):
             momentum.mul_(group["momentum"]).add_((p - y) / group["lr"])
             p.sub_(momentum, alpha=group["lr"])

@@ -17,8 +17,7 @@ from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.protocol.threshold import best_threshold
-from outpace.strategies.base import After, applied
-from outpace.strategies.microbatches import CountsMicrobatches
+from outpace.strategies.base import After, CountsMicrobatches
 
 SETTLING = 5  #: first steps that are not looked at when tau is chosen: they include all kinds of warming up
 
@@ -62,7 +61,7 @@ class DropCompute(CountsMicrobatches):
         """Contribute what is finished, and wait for all."""
         self._note_time(engine)
         self._check(engine)
-        ticket = await applied(engine, await engine.begin(work))
+        ticket = await engine.finish_round(await engine.begin(work))
         self._end_round(engine)
         return ticket
 
@@ -71,15 +70,15 @@ class DropCompute(CountsMicrobatches):
     def _note_time(self, engine: Engine) -> float:
         """Seconds since this round began."""
         elapsed = engine.now_s() - engine.began_s
-        engine.memory.setdefault("times", []).append(elapsed)
+        engine.state.setdefault("times", []).append(elapsed)
         return elapsed
 
     def _check(self, engine: Engine) -> None:
         """Looks at the first round, before anything of it is contributed."""
-        times, tau = engine.memory.get("times"), self.tau_ms
-        if engine.memory.get("checked") or not times or len(times) < 2 or isinstance(tau, str):
+        times, tau = engine.state.get("times"), self.tau_ms
+        if engine.state.get("checked") or not times or len(times) < 2 or isinstance(tau, str):
             return
-        engine.memory["checked"] = True
+        engine.state["checked"] = True
         shortest = min(b - a for a, b in zip([0.0, *times], times, strict=False))
         if shortest * 1e3 > tau:
             raise InvalidRules(
@@ -90,12 +89,12 @@ class DropCompute(CountsMicrobatches):
     def _tau(self, engine: Engine) -> float | None:
         """In seconds; None while nothing is dropped."""
         if not isinstance(self.tau_ms, str):
-            return self.tau_ms / 1e3 if engine.memory.get("checked") else None
-        tau: float | None = engine.memory.get("tau")
+            return self.tau_ms / 1e3 if engine.state.get("checked") else None
+        tau: float | None = engine.state.get("tau")
         return tau
 
     def _end_round(self, engine: Engine) -> None:
-        memory = engine.memory
+        memory = engine.state
         times = memory.pop("times", [])
         now, step = engine.now_s(), memory.get("rounds", 0)
         if self.tau_ms == "auto" and step <= self.calibrate and times:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
-from outpace.strategies.base import Strategy, applied
+from outpace.strategies.base import Strategy
 
 
 @dataclass(frozen=True)
@@ -54,4 +54,4 @@ class Eager(Strategy):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Contribute; wait for the quorum if on time; apply every round that is decided."""
-        return await applied(engine, await engine.begin(work))
+        return await engine.finish_round(await engine.begin(work))

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from outpace.errors import InvalidRules
-from outpace.interface import Engine, Notes, Ticket, Work
+from outpace.interface import Engine, Mixed, Notes, Ticket, Work
 from outpace.mixing import matchings, topology
 from outpace.mixing.topology import Row, keep_present
 from outpace.protocol.rules import Publishing, Rules
 from outpace.strategies.averaging import Averaging
-from outpace.strategies.base import After
-from outpace.strategies.microbatches import DIVISORS
+from outpace.strategies.base import DIVISORS, After
 
 ORDERS = ("atc", "awc")
 
@@ -80,19 +79,21 @@ class DPSGD(Averaging):
         return Ticket(engine.steps, iteration, len(row) > 1, "on time")
 
     async def _average(self, engine: Engine, row: Row, iteration: int, work: Work) -> None:
+        values = engine.replica.published()
         if len(row) == 1:
-            await engine.keep()
+            engine.replica.become(Mixed(values))
             return
         neighbours = [rank for rank in row if rank != engine.rank]
-        await engine.publish(iteration, neighbours, self._notes(work))
-        present = await engine.gather(iteration, row)
-        weights = self._weights(engine, keep_present(row, engine.rank, present), present)
-        await engine.mix({(rank, iteration): weight for rank, weight in weights.items()}, iteration)
+        await engine.weights.publish(iteration, values, neighbours, self._notes(work))
+        present = await engine.weights.gather(iteration, row)
+        shares = self._shares(engine, keep_present(row, engine.rank, present), present)
+        mean = await engine.weights.mix({(rank, iteration): share for rank, share in shares.items()}, iteration)
+        engine.replica.become(mean)
 
     def _notes(self, work: Work) -> Notes:
         return ()
 
-    def _weights(self, engine: Engine, row: Row, present: dict[int, Notes]) -> Row:
+    def _shares(self, engine: Engine, row: Row, present: dict[int, Notes]) -> Row:
         return row
 
 
@@ -199,7 +200,7 @@ class ALDSGD(DPSGD):
     def _notes(self, work: Work) -> Notes:
         return (float("inf") if work.loss is None else work.loss,)
 
-    def _weights(self, engine: Engine, row: Row, present: dict[int, Notes]) -> Row:
+    def _shares(self, engine: Engine, row: Row, present: dict[int, Notes]) -> Row:
         iteration = engine.steps - 1 if self.order == "atc" else engine.steps
         if iteration % self.every:
             return row
@@ -238,10 +239,12 @@ class DSGDAAU(Averaging):
         iteration = engine.steps
         await engine.local_step(work)
         if engine.world > 1:
-            await engine.publish(iteration)
-            frozen = await engine.until_frozen(iteration)
+            await engine.weights.publish(iteration, engine.replica.published())
+            frozen = await engine.weights.until_frozen(iteration)
             publishing = engine.rules.publishes
             assert publishing is not None
             row = topology.metropolis_over(publishing.edges, frozen.publications)[engine.rank]
-            await engine.mix_frozen(frozen, row)
+            mean = await engine.weights.mix_frozen(frozen, row)
+            if mean is not None:
+                engine.replica.become(mean)
         return Ticket(engine.steps, iteration, True, "on time")

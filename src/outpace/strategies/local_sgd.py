@@ -11,18 +11,16 @@ Momentum stays with each rank; model buffers are averaged when all ranks meet.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
-from outpace.interface import Engine, Result, Ticket, Work
+from outpace.interface import Engine, Result, Tensors, Ticket, Work
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, check_positive
-from outpace.strategies.base import applied
 
 MERGES = ("delta", "lerp")
 
@@ -42,9 +40,7 @@ class WeightsReplica(OptimizerReplica):
         self._merge, self._keep = merge, keep
         self._given: list[torch.Tensor] | None = None  # what it contributed to the round that is not applied yet
 
-    def deposit(
-        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
-    ) -> tuple[bytes, bytes]:
+    def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
         """Copies the weights into the row."""
         self.check_unchanged()
         weights = [p.detach() for p in self.parameters]
@@ -113,17 +109,17 @@ class LocalSGD(Averaging):
 
     async def meet(self, engine: Engine) -> None:
         """Give away what was done since the last average: it is averaged with what the others give."""
-        if engine.memory.get("has_own"):
-            engine.memory["has_own"] = False
+        if engine.state.get("has_own"):
+            engine.state["has_own"] = False
             await engine.begin(Work())
 
     async def _own_step(self, engine: Engine, work: Work) -> None:
         await engine.local_step(work)
-        engine.memory["has_own"] = True
+        engine.state["has_own"] = True
 
     async def _average(self, engine: Engine, work: Work) -> Ticket:
-        engine.memory["has_own"] = False
-        return await applied(engine, await engine.begin(work))
+        engine.state["has_own"] = False
+        return await engine.finish_round(await engine.begin(work))
 
 
 @dataclass(frozen=True)
@@ -178,13 +174,13 @@ class DaSGD(LocalSGD):
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """A step of one's own; merge the mean that is due, ask for the next."""
         await self._own_step(engine, work)
-        last: Ticket = engine.memory.get("ticket", Ticket(0, 0, False, "nothing averaged yet"))
-        if "due" in engine.memory and engine.steps >= engine.memory["due"]:
+        last: Ticket = engine.state.get("ticket", Ticket(0, 0, False, "nothing averaged yet"))
+        if "due" in engine.state and engine.steps >= engine.state["due"]:
             await self._merge_mean(engine)
         if self.is_due(engine.steps):
-            engine.memory["has_own"] = False
-            engine.memory["due"] = engine.steps + self.delay
-            last = engine.memory["ticket"] = await engine.begin(work)
+            engine.state["has_own"] = False
+            engine.state["due"] = engine.steps + self.delay
+            last = engine.state["ticket"] = await engine.begin(work)
             await engine.help()
             if not self.delay:
                 await self._merge_mean(engine)
@@ -192,10 +188,10 @@ class DaSGD(LocalSGD):
 
     async def meet(self, engine: Engine) -> None:
         """What is on its way comes first."""
-        if "due" in engine.memory:
+        if "due" in engine.state:
             await self._merge_mean(engine)
         await super().meet(engine)
 
     async def _merge_mean(self, engine: Engine) -> None:
-        del engine.memory["due"]
-        await applied(engine, engine.memory["ticket"])
+        del engine.state["due"]
+        await engine.finish_round(engine.state["ticket"])

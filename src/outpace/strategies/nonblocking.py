@@ -23,8 +23,7 @@ from dataclasses import dataclass
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
-from outpace.strategies.base import After, applied
-from outpace.strategies.microbatches import CountsMicrobatches
+from outpace.strategies.base import After, CountsMicrobatches
 
 BUSY = ("carry", "again")
 
@@ -77,12 +76,12 @@ class NonBlocking(CountsMicrobatches):
         ticket = await self._give(engine, work, is_part=True)
         if ticket.taken and ticket.round == engine.version:
             return After.GO_ON
-        engine.memory["over"] = ticket
+        engine.state["over"] = ticket
         return After.STOP if ticket.taken else After.AGAIN
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """The whole batch is finished, or the round was over before: apply what all have finished."""
-        return await applied(engine, engine.memory.pop("over", None) or await self._give(engine, work))
+        return await engine.finish_round(engine.state.pop("over", None) or await self._give(engine, work))
 
     async def _give(self, engine: Engine, work: Work, is_part: bool = False) -> Ticket:
         """Adds it to what this rank has finished for the round; if that is over, it goes alone into the next."""

@@ -6,7 +6,6 @@ NoLoCo: Kolehmainen et al., "NoLoCo: no-all-reduce low communication training", 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import torch
 from torch.optim import SGD, Optimizer
 
 from outpace.errors import InvalidRules
-from outpace.interface import Contents, Engine, Notes, Ticket, Work
+from outpace.interface import Contents, Engine, Mixed, Tensors, Ticket, Work
 from outpace.mixing.schedules import pairs
 from outpace.protocol.rules import Publishing, Rules
 from outpace.replica.replica import OptimizerReplica, RoundHook
@@ -32,9 +31,7 @@ class OuterReplica(WeightsReplica):
         self._slow = [torch.nn.Parameter(p.detach().clone()) for p in self.parameters]
         self.outer = SGD(self._slow, lr=lr, momentum=momentum, nesterov=momentum > 0)
 
-    def deposit(
-        self, row: Sequence[torch.Tensor], work: Work, onto: Sequence[torch.Tensor] | None = None
-    ) -> tuple[bytes, bytes]:
+    def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
         """slow - fast: a step against it leads from the slow weights to the fast ones."""
         self.check_unchanged()
         torch._foreach_copy_(list(row), [s.detach() for s in self._slow])
@@ -119,41 +116,39 @@ class PairReplica(SharingReplica):
         self._lr, self._mu = lr, momentum
         self._slow = [p.detach().clone() for p in self.parameters]
         self._momentum = [torch.zeros_like(s) for s in self._slow]
-        self._shared = [torch.empty_like(s) for s in (*self._slow, *self._slow)]
 
     def published(self) -> list[torch.Tensor]:
         """Both, one after the other."""
-        return self._shared
+        return self.delta_and_slow()
 
-    def apart(self) -> list[torch.Tensor]:
-        """The weights themselves."""
-        return [p.detach() for p in self.parameters]
+    @torch.no_grad()
+    def delta_and_slow(self) -> list[torch.Tensor]:
+        """How far it went from its slow weights, and these."""
+        return [*(p - s for p, s in zip(self.parameters, self._slow, strict=True)), *self._slow]
 
-    def met(self) -> None:
-        """All begin anew from the mean."""
-        self.begin_anew()
-
-    def _weights_to_begin_with(self) -> list[torch.Tensor]:
-        """The slow ones: its steps since it last met a partner are its own."""
-        return self._slow
-
-    def prepare(self) -> None:
-        """delta = fast - slow."""
-        half = len(self._slow)
-        torch._foreach_copy_(self._shared[:half], [p.detach() for p in self.parameters])
-        torch._foreach_sub_(self._shared[:half], self._slow)
-        torch._foreach_copy_(self._shared[half:], self._slow)
-
-    def averaged(self, notes: Notes) -> None:
-        """The outer step, from the means of both."""
-        half = len(self._slow)
-        delta, slow = self._shared[:half], self._shared[half:]
+    def outer_step(self, mean: Mixed) -> None:
+        """From the means of both over the pair."""
+        both, half = list(mean.tensors or ()), len(self._slow)
+        delta, slow = (
+            [t.to(s.dtype) for t, s in zip(part, self._slow, strict=True)] for part in (both[:half], both[half:])
+        )
         torch._foreach_mul_(self._momentum, self._mu)
         torch._foreach_add_(self._momentum, delta, alpha=self._lr)
         torch._foreach_add_(self._momentum, slow, alpha=self._lr)
         torch._foreach_sub_(self._momentum, self._slow, alpha=self._lr)
         torch._foreach_add_(self._slow, self._momentum)
         torch._foreach_copy_([p.detach() for p in self.parameters], self._slow)
+
+    def _apart(self) -> list[torch.Tensor]:
+        """The weights themselves."""
+        return [p.detach() for p in self.parameters]
+
+    def _all_are_alike(self) -> None:
+        self.begin_anew()
+
+    def _weights_to_begin_with(self) -> list[torch.Tensor]:
+        """The slow ones: its steps since it last met a partner are its own."""
+        return self._slow
 
     def extra_state(self) -> dict[str, Any]:
         """The slow weights and the outer momentum."""
@@ -207,9 +202,11 @@ class NoLoCo(Averaging):
         iteration = engine.steps - 1
         partner = pairs(iteration // self.every, engine.world, self.seed)[engine.rank]
         both = sorted({engine.rank, partner})
-        await engine.publish(iteration, [rank for rank in both if rank != engine.rank])
-        present = await engine.gather(iteration, both)
-        await engine.mix({(rank, iteration): 1 / len(present) for rank in present}, iteration)
+        others = [rank for rank in both if rank != engine.rank]
+        await engine.weights.publish(iteration, engine.replica.delta_and_slow(), others)
+        present = await engine.weights.gather(iteration, both)
+        mean = await engine.weights.mix({(rank, iteration): 1 / len(present) for rank in present}, iteration)
+        engine.replica.outer_step(mean)
         return Ticket(engine.steps, iteration, True, "on time")
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.protocol.rules import Rules
-from outpace.strategies.base import After, Strategy, applied
+from outpace.strategies.base import After, Strategy
 
 
 @dataclass(frozen=True)
@@ -53,16 +53,16 @@ class MSync(Strategy):
         engine.look()
         if engine.ledger.round == engine.version:
             return After.GO_ON
-        engine.memory["cancelled"] = True
+        engine.state["cancelled"] = True
         return After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Contribute, unless it is too late already; wait for the m; apply."""
-        if engine.memory.pop("cancelled", False):
+        if engine.state.pop("cancelled", False):
             ticket = Ticket(0, engine.ledger.round, False, "cancelled: m others were quicker", taken=False)
         else:
             ticket = await engine.begin(work)
-        return await applied(engine, ticket)
+        return await engine.finish_round(ticket)
 
 
 @dataclass(frozen=True)
@@ -110,12 +110,12 @@ class Rennala(Strategy):
         engine.look()
         if engine.ledger.round == engine.version:
             return After.GO_ON
-        engine.memory["over"] = ticket
+        engine.state["over"] = ticket
         return After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Add to what is there, and apply it if it is enough; wait for nobody."""
-        ticket: Ticket = engine.memory.pop("over", None) or await engine.begin(work, is_part=True)
+        ticket: Ticket = engine.state.pop("over", None) or await engine.begin(work, is_part=True)
         await engine.catch_up()
         return ticket
 
@@ -168,4 +168,4 @@ class Ringmaster(Strategy):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         """Contribute; what is decided by then is applied."""
-        return await applied(engine, await engine.begin(work))
+        return await engine.finish_round(await engine.begin(work))

@@ -18,7 +18,7 @@ import torch
 from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
-from outpace.interface import Engine, Notes, Ticket, Work
+from outpace.interface import Engine, Mixed, Own, Ticket, Work
 from outpace.mixing.schedules import most_peers, push_peers, push_sources
 from outpace.protocol.rules import Publishing, Rules
 from outpace.replica.replica import OptimizerReplica, RoundHook
@@ -37,20 +37,21 @@ class PushReplica(SharingReplica):
         """The numerator."""
         return self._numerator
 
-    def notes(self) -> Notes:
-        """The push-weight."""
-        return (float(self._weight),)
+    def push_weight(self) -> float:
+        """What the numerator is divided by."""
+        return float(self._weight)
 
-    def averaged(self, notes: Notes) -> None:
+    def become(self, mean: Mixed) -> None:
         """The numerator and the push-weight are sums of shares now."""
-        self._weight.fill_(notes[0])
+        super().become(mean)
+        self._weight.fill_(mean.notes[0])
         self._divide()
 
-    def apart(self) -> list[torch.Tensor]:
+    def _apart(self) -> list[torch.Tensor]:
         """The push-weight is averaged, too."""
-        return [*super().apart(), self._weight]
+        return [*super()._apart(), self._weight]
 
-    def met(self) -> None:
+    def _all_are_alike(self) -> None:
         """All have the same weights now, and each its whole mass again."""
         self._divide()
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
@@ -121,10 +122,11 @@ class SGP(Averaging):
         if engine.world == 1:
             return Ticket(engine.steps, iteration, False, "alone")
         peers = self._peers(engine.world)
-        await engine.publish(iteration, push_peers(engine.rank, iteration, engine.world, peers))
+        readers, notes = push_peers(engine.rank, iteration, engine.world, peers), (engine.replica.push_weight(),)
+        await engine.weights.publish(iteration, engine.replica.published(), readers, notes)
         kept = self._kept(engine, iteration)
-        owed: list[tuple[int, int]] = engine.memory.setdefault("owed", [])
-        owed += [push for push in self._pushes(engine, iteration) if push not in engine.memory.get("beyond", ())]
+        owed: list[tuple[int, int]] = engine.state.setdefault("owed", [])
+        owed += [push for push in self._pushes(engine, iteration) if push not in engine.state.get("beyond", ())]
         await self._receive(engine, iteration - self.overlap, kept)
         return Ticket(engine.steps, iteration, True, "on time")
 
@@ -136,8 +138,8 @@ class SGP(Averaging):
     def _is_owed(self, engine: Engine) -> bool:
         """Anything, also what quicker ranks have pushed here beyond this one's last step: they have given it away."""
         engine.look()
-        published, owed = engine.ledger.published, engine.memory.setdefault("owed", [])
-        beyond: set[tuple[int, int]] = engine.memory.setdefault("beyond", set())
+        published, owed = engine.ledger.published, engine.state.setdefault("owed", [])
+        beyond: set[tuple[int, int]] = engine.state.setdefault("beyond", set())
         for iteration in range(engine.steps, published.furthest + 1):
             for push in self._pushes(engine, iteration):
                 if published.of(*push) is not None and push not in beyond:
@@ -152,16 +154,18 @@ class SGP(Averaging):
 
     async def _receive(self, engine: Engine, at_the_latest: int, kept: float) -> None:
         """Adds up what is there; waits for what was pushed up to some iteration."""
-        owed = engine.memory["owed"]
+        owed = engine.state["owed"]
         for source, when in owed:
             if when <= at_the_latest:
-                await engine.gather(when, [source])
+                await engine.weights.gather(when, [source])
         engine.look()
         published = engine.ledger.published
         there = [(source, when) for source, when in owed if published.is_settled(source, when)]
-        engine.memory["owed"] = [item for item in owed if item not in there]
-        oldest = min((when for _, when in engine.memory["owed"]), default=engine.steps)
-        await engine.mix(dict.fromkeys(there, self._share(engine.world)), oldest - 1, own=kept)
+        engine.state["owed"] = [item for item in owed if item not in there]
+        oldest = min((when for _, when in engine.state["owed"]), default=engine.steps)
+        own = Own(kept, engine.replica.published(), (engine.replica.push_weight(),))
+        shares = dict.fromkeys(there, self._share(engine.world))
+        engine.replica.become(await engine.weights.mix(shares, oldest - 1, own=own))
 
     def _kept(self, engine: Engine, iteration: int) -> float:
         """A rank keeps its own share, and those of peers that have left."""

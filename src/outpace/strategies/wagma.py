@@ -86,15 +86,15 @@ class Wagma(Averaging):
 
     async def _average(self, engine: Engine, iteration: int) -> Ticket:
         """Nobody waits beyond grace, but for all where all meet."""
-        await engine.publish(iteration)
-        frozen = await engine.until_frozen(iteration)
+        await engine.weights.publish(iteration, engine.replica.published())
+        frozen = await engine.weights.until_frozen(iteration)
         if frozen.has(engine.rank, iteration):
             await self._take_mean(engine, iteration, self.is_sync(iteration), frozen)
             return Ticket(engine.steps, iteration, True, "on time")
         if self.sync == "wait":
             await self._take_mean(engine, iteration, False, frozen, with_own=True)
             return self._late(engine, frozen.number)
-        now = engine.open_iteration - 1
+        now = engine.weights.open_iteration - 1
         engine.steps += now - iteration  # iterations are the world's, as rounds are
         await self._take_mean(engine, now, self.is_sync(now, since=iteration))
         return self._late(engine, now)
@@ -110,5 +110,7 @@ class Wagma(Averaging):
         group = self.group(engine.rank, iteration, engine.world)
         ranks = range(engine.world) if of_all else group
         for read, seen, own in ((ranks, frozen, with_own), (ranks, None, False), (group, None, False)):
-            if await engine.average(read, seen, own):
+            mean = await engine.weights.average(read, seen, engine.replica.published() if own else None)
+            if mean is not None:
+                engine.replica.become(mean)
                 return

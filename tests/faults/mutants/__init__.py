@@ -44,20 +44,23 @@ def _log_is_not_read_before_a_copy(module: Any) -> None:
 
 
 def _nobody_helps(module: Any) -> None:
-    work = module.LocalEngine._work
-    module.LocalEngine._work = lambda self, sealed, helping: work(self, sealed, False)
+    work = module.Helper._work
+    module.Helper._work = lambda self, sealed, helping: work(self, sealed, False)
 
 
 def _lives_are_not_probed(module: Any) -> None:
-    module.Watch._report_deaths = lambda self: False
+    module.ArenaLog._report_deaths = lambda self: False
 
 
 def _nobody_writes_a_snapshot_out_of_turn(module: Any) -> None:
-    module.ArenaEngine._write_overdue_snapshot = lambda self: False
+    async def nobody(self: Any) -> bool:
+        return False
+
+    module.Replay.write_overdue_snapshot = nobody
 
 
 def _below_quorum_is_not_noticed(module: Any) -> None:
-    module.Watch._check = lambda self: None
+    module.ArenaLog.check = lambda self: None
 
 
 def _anybody_may_be_a_rank(module: Any) -> None:
@@ -90,13 +93,13 @@ _LOCAL = "outpace.engines.arena"
 MUTANTS = {
     "holds-unseen": Mutant(
         "a slot that a stopped rank reads or writes is not used again",
-        f"{_LOCAL}.holds",
+        f"{_LOCAL}.reduction",
         _holds_are_not_looked_at,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-solo]",
     ),
     "slots-not-held": Mutant(
         "a rank says which slot it uses",
-        f"{_LOCAL}.holds",
+        f"{_LOCAL}.reduction",
         _slots_are_not_held,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-majority]",
     ),
@@ -108,31 +111,31 @@ MUTANTS = {
     ),
     "no-help": Mutant(
         "others do the chunks of a reducer that is stopped",
-        f"{_LOCAL}.engine",
+        f"{_LOCAL}.reduction",
         _nobody_helps,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[reducing-eager-majority]",
     ),
     "no-probe": Mutant(
         "a rank that waits looks who lives",
-        f"{_LOCAL}.watch",
+        f"{_LOCAL}.log",
         _lives_are_not_probed,
         f"{_FAULTS}::test_the_others_go_on_and_agree_after_a_rank_is_killed[applying-eager-majority]",
     ),
     "in-turn-only": Mutant(
         "whoever waits writes a snapshot whose writer is lost",
-        f"{_LOCAL}.arena_engine",
+        "outpace.engines.replay",
         _nobody_writes_a_snapshot_out_of_turn,
         "tests/engine/test_features.py::test_a_snapshot_whose_writers_were_lost_is_written_by_whoever_waits",
     ),
     "no-min-ranks": Mutant(
         "too few ranks end the run",
-        f"{_LOCAL}.watch",
+        f"{_LOCAL}.log",
         _below_quorum_is_not_noticed,
         "tests/faults/test_lost_ranks.py::test_one_more_ends_the_run_on_all_that_are_left_with_the_reason",
     ),
     "two-of-a-rank": Mutant(
         "a rank is refused while another process of it lives",
-        f"{_LOCAL}.life",
+        f"{_LOCAL}.kernel",
         _anybody_may_be_a_rank,
         "tests/engine/test_run.py::test_a_rank_is_refused_while_another_process_of_the_same_rank_is_only_stopped",
     ),

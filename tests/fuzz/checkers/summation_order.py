@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 from outpace.engines.sums import join_meta
-from outpace.engines.virtual.training import SharedTensors
+from outpace.engines.virtual.memory import SharedTensors
 from outpace.protocol.events import Done, Event
 from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Contribution, Round

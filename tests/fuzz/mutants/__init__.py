@@ -44,7 +44,7 @@ MUTANTS: dict[str, Mutant] = {
     "wrong-clip": Mutant(System(tensors=memories.WrongClip), checkers.Clipping),
     "clip-forgotten": Mutant(System(tensors=memories.ClipForgotten), checkers.PlainTraining),
     "late-waits": Mutant(System(engine=engines.LateWaits), checkers.WaitBound),
-    "newest-only": Mutant(System(engine=engines.NewestOnly), checkers.VersionOrder),
+    "newest-only": Mutant(System(replay=engines.NewestOnly), checkers.VersionOrder),
     "buffers-apart": Mutant(System(engine=engines.BuffersApart), checkers.Meetings),
     "waits-too-long": Mutant(System(engine=engines.WaitsTooLong), checkers.Ends),
 }

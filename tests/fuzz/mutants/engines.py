@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from outpace.interface import Ticket
-from tests.fuzz.lives import WatchedEngine
+from tests.fuzz.lives import WatchedEngine, WatchedReplay
 
 
 class LateWaits(WatchedEngine):
@@ -16,24 +16,24 @@ class LateWaits(WatchedEngine):
         return super()._arrive(*given, **also)._replace(waits=True)
 
 
-class NewestOnly(WatchedEngine):
+class NewestOnly(WatchedReplay):
     """Of the rounds it missed, a rank applies the newest alone."""
 
-    async def _apply_until(self, version: int) -> None:
-        if version - 1 in self.ledger.completed:
+    async def apply_until(self, version: int) -> None:
+        if version - 1 in self._log.ledger.completed:
             self._replica.version = max(self._replica.version, version - 1)
-        await super()._apply_until(version)
+        await super().apply_until(version)
 
 
 class BuffersApart(WatchedEngine):
     """A meeting leaves the buffers of each rank as they were."""
 
-    def _average_buffers(self, place: int, ranks: Iterable[int]) -> None:
+    def _exchange(self, place: int, ranks: Iterable[int]) -> None:
         """Nothing."""
 
 
 class WaitsTooLong(WatchedEngine):
     """A rank waits for one round more than it has to."""
 
-    async def _until_complete(self, version: int, purpose: str) -> None:
-        await super()._until_complete(version + 1, purpose)
+    async def until_complete(self, version: int, purpose: str) -> None:
+        await super().until_complete(version + 1, purpose)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.engines.virtual.training import SharedTensors
+from outpace.engines.virtual.memory import SharedTensors
 from outpace.interface import Result
 from outpace.protocol.events import Done, Event, Refuse
 from outpace.protocol.round import Round

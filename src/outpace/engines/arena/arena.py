@@ -8,11 +8,9 @@ their owner only, in a directory that the next start sweeps away.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import json
 import logging
-import mmap
 import os
 import shutil
 import struct
@@ -23,12 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from outpace.engines.arena import order
+from outpace.engines.arena.kernel import Life
 from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
-from outpace.engines.arena.mapped import give_back, mapped
 from outpace.errors import ArenaFull, ArenaInvalid
 from outpace.job.machine import available_bytes
 
@@ -38,7 +32,6 @@ MAGIC = b"outpace\0"
 LAYOUT_VERSION = 1
 _HEAD = struct.Struct("<8sII16s")  # magic, layout version, length of the description, job id
 _DIRECTORY_PREFIX = f"outpace-{os.getuid()}-"
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOENT)  #: by a seccomp profile, or /proc is not there
 NAMES = ("arena", "log", "life", "inbox")
 _in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its own life
@@ -205,55 +198,6 @@ def reserve(files: Files, layout: ArenaLayout, kept: int) -> None:
             f"training needs {_size(layout.usual_bytes(kept))} in {files.directory.parent}, where {_size(free)} "
             f"are free ({error.strerror}). Point OUTPACE_ARENA_DIR at a larger file system, or unset it"
         ) from error
-
-
-class Memory:
-    """The mapped arena."""
-
-    def __init__(self, fd: int, layout: ArenaLayout) -> None:
-        order.take_part()
-        self.layout = layout
-        self._map = mapped(fd, layout.total_bytes)
-        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-        self.raw = memoryview(self._map)
-        self._touched: set[int] = set()
-        self.word = ctypes.c_uint32.from_buffer(self._map, layout.control)
-
-    def close(self) -> None:
-        """Gives the memory back at once. Whoever still has a view of it sees zeros."""
-        with contextlib.suppress(OSError):  # then it is given back when nobody has a view of it any more
-            give_back(self._map)
-
-    def region(self, offset: int, nbytes: int) -> torch.Tensor:
-        """A byte tensor inside the arena."""
-        return self.bytes[offset : offset + nbytes]
-
-    def touch(self, offset: int, nbytes: int) -> None:
-        """Brings what is about to be used into this process's page table, at once instead of page by page."""
-        if offset not in self._touched:
-            self._touched.add(offset)
-            start = offset - offset % mmap.PAGESIZE
-            with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
-                self._map.madvise(_POPULATE_WRITE, start, offset + nbytes - start)
-
-    def numbers(self, offset: int, count: int, code: str) -> memoryview[Any]:
-        """Typed access to `count` numbers of 8 bytes."""
-        return self.raw[offset : offset + 8 * count].cast(code)  # type: ignore[call-overload,no-any-return]
-
-    def write_meta(self, offset: int, blob: bytes) -> None:
-        """Stores what goes with a row or a slot. Refuses what would run into its neighbour."""
-        if 8 + len(blob) > self.layout.meta_bytes:
-            raise ArenaFull(
-                f"the optimizer's hyper-parameters take {len(blob)} bytes and have grown since the start, when "
-                f"{self.layout.meta_bytes} were reserved; keep what grows out of param_groups"
-            )
-        self.raw[offset + 8 : offset + 8 + len(blob)] = blob
-        self.raw[offset : offset + 8] = len(blob).to_bytes(8, "little")
-
-    def read_meta(self, offset: int) -> bytes:
-        """The inverse of `write_meta`."""
-        start = offset + 8
-        return self._map[start : start + int.from_bytes(self._map[offset:start], "little")]
 
 
 def _append_flag(name: str) -> int:

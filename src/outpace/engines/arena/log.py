@@ -1,22 +1,34 @@
-"""The log of one host: 64-byte records, each appended by one `write`, so that the kernel orders them.
+"""The log of one host, as one of its ranks sees it: records in a file, and the ledger that is folded from them.
 
-A record is there or it is not; a process stopped or killed while appending can hold nothing. Owns the encoding;
-decides nothing.
+A record is 64 bytes, appended by one `write`, so that the kernel orders them: it is there or it is not, and a process
+stopped or killed while appending can hold nothing. `ArenaLog` keeps a ledger up to date and waits: it owns the appends,
+the bell and the probing of lives, and decides nothing. What an event means is the ledger's business.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import struct
 import sys
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from threading import get_ident
 from zlib import crc32
 
-from outpace.engines.arena import order
-from outpace.errors import ArenaInvalid
+from outpace.engines.arena import kernel
+from outpace.engines.arena.kernel import SLICE_S, Bell, Faults, Life
+from outpace.engines.arena.snapshot import SnapshotStore
+from outpace.engines.log import Wait
+from outpace.errors import ArenaInvalid, BelowQuorum, OutpaceError, TimedOut
+from outpace.job.machine import cores
 from outpace.protocol import events as ev
-from outpace.protocol.events import Event
+from outpace.protocol.events import Dead, Event
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
+from outpace.protocol.rules import Rules
 
 RECORD_BYTES = 64
 # A record: its kind, the fields of that kind, the time (8 bytes) and the checksum of all that (4).
@@ -55,6 +67,14 @@ READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a se
 _READ_BYTES = RECORD_BYTES * READ_RECORDS
 CUT_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+PROBE_S = 0.1
+SPIN_S = 0.0002  #: a wait begins with looking out for so long, where each rank has a core: waking up takes as long
+ASLEEP_S = 1.0  #: who did not even look for so long was stopped; several times what the longest rest takes
+LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
+SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
+_PASSED_OVER = Outcome(
+    OutcomeKind.UNKNOWN, "unknown: this rank was away, and what it gave away last was folded by others"
+)
 
 
 class LogCut(Exception):
@@ -88,9 +108,9 @@ def decode(records: bytes) -> list[Event]:
 def append(fd: int, record: bytes) -> None:
     """Shows one record to all who read that file. They see it after everything that this process did to shared memory
     before, and before anything that it does there afterwards."""
-    order.before_showing()
+    kernel.before_showing()
     os.write(fd, record)
-    order.before_showing()
+    kernel.before_showing()
 
 
 class Trimming:
@@ -110,8 +130,8 @@ class Trimming:
         self._cut = position
 
 
-class Log:
-    """One rank's view of the log: appends at the end, reads from any position, in bytes."""
+class LogFile:
+    """The file: appends at the end, reads from any position, in bytes."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
@@ -143,3 +163,245 @@ class Log:
     def cut(self, position: int) -> None:
         """Gives back the memory of records before `position`. Positions stay as they are."""
         self._trimming.cut(position)
+
+
+@dataclass(slots=True)
+class Fold:
+    """A ledger, and how much of the log is in it. Both change together, or are given up together.
+
+    A signal handler may raise between any two instructions. So whoever folds says so first: a fold that its own thread
+    finds under way was torn by an exception, and is made anew. Nothing is caught, so nothing can come before the catch.
+    """
+
+    ledger: Ledger
+    position: int = 0  #: bytes of the log
+    by: int = 0  #: the thread that is folding into it, 0 while it is whole
+
+
+class ArenaLog:
+    """What this rank knows, and how it waits to know more."""
+
+    def __init__(
+        self,
+        rank: int,
+        rules: Rules,
+        file: LogFile,
+        snapshots: SnapshotStore,
+        bell: Bell,
+        life: Life,
+        faults: Faults,
+        timeout_s: float,
+        host: int = 0,
+    ) -> None:
+        self.rank = rank
+        self.incarnation = 0
+        self._fold = Fold(Ledger(rules, host))
+        self.waited_s = 0.0
+        self.helpers = 0  #: how many waiters a sealed round is worth waking for
+        self.file = file
+        self._snapshots = snapshots
+        self._bell = bell
+        self.life = life
+        self.faults = faults
+        self._timeout_s = timeout_s
+        self._spin_s = SPIN_S if rules.world <= cores() else 0.0  # else it would take a core from somebody who works
+        self._appended: dict[int, tuple[Event, Outcome]] = {}  # by its time, what is being appended here
+        self._probed = 0.0
+        self._shown = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the log made of all events up to `position`. Never half of one of them."""
+        by = self._fold.by
+        if by and by == get_ident():
+            self.look()
+        return self._fold.ledger
+
+    @property
+    def position(self) -> int:
+        """How far this rank has read the log, in bytes."""
+        return self._fold.position
+
+    def look(self) -> None:
+        """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed.
+
+        It ends with what it folded itself, also if a signal handler looked at the log in the middle of it.
+        """
+        self._shown = self._bell.value()
+        fold = self._fold
+        if fold.by:
+            fold = Fold(Ledger(fold.ledger.rules, fold.ledger.host))
+        fold.by = get_ident()
+        while True:
+            try:
+                events = self.file.read(fold.position)
+            except LogCut:
+                fold = self._fold_of_snapshot()
+                continue
+            apply, appended = fold.ledger.apply, self._appended
+            for event in events:
+                outcome = apply(event)
+                fold.position += RECORD_BYTES
+                time_ns = event[-1]
+                if time_ns in appended and _is_same(appended[time_ns][0], event):
+                    appended[time_ns] = (event, outcome)
+            if len(events) < READ_RECORDS:
+                break
+        fold.by = 0
+        self._fold = fold
+
+    def _fold_of_snapshot(self) -> Fold:
+        """For a rank that was away so long that its place in the log is gone, or whose fold was torn after it was."""
+        before, began = self._fold.ledger, time.monotonic()
+        while True:
+            buffer = self._snapshots.hinted()
+            plain = None if buffer is None else self._snapshots.read_plain(buffer)
+            if plain is not None:
+                return Fold(Ledger.from_state(before.rules, plain["ledger"], before.host), plain["position"])
+            if time.monotonic() - began > self._timeout_s:
+                raise TimedOut(
+                    f"[rank {self.rank}] what this rank missed is no longer in the log, and no snapshot to go on from "
+                    f"was written within {self._timeout_s:.0f} s. See whether the other ranks of its host are stopped, "
+                    "or raise timeout_s"
+                )
+            time.sleep(SLICE_S)  # it is being overwritten, and a newer one is about to be hinted at
+
+    def append(self, event: Event) -> Outcome:
+        """Appends in this rank's name, folds, and wakes the others if there is something to wake up for.
+
+        Returns what became of this very event, unknown only if a snapshot was adopted that is from after it.
+        """
+        ledger = self.ledger
+        news, sealed, round_ = ledger.news, ledger.reducing, ledger.round
+        self.faults.at("before-append", round_)
+        event = event._replace(time_ns=self.file.now_ns())
+        self._appended[event.time_ns] = (event, _PASSED_OVER)  # before it is there: a signal handler may fold it
+        try:
+            self.file.append(event)
+            self.faults.at("after-append", round_)
+            self._until_folded()
+            _, outcome = self._appended[event.time_ns]
+        finally:
+            self._appended.pop(event.time_ns, None)
+        ledger = self.ledger
+        if ledger.news != news:
+            self.faults.at("before-wake", round_)
+            self._bell.ring()
+        elif self.helpers and ledger.reducing is not None and ledger.reducing is not sealed:
+            self.faults.at("before-wake", round_)
+            self._bell.ring(self.helpers)
+        return outcome
+
+    def _until_folded(self) -> None:
+        """Takes in what was appended just now."""
+        self.look()
+
+    def close(self) -> None:
+        """Reads no more. What was read can still be asked for."""
+        with contextlib.suppress(OutpaceError):  # a damaged log: then that is why it closes
+            if self._fold.by:
+                self.look()
+        self.file.close()
+
+    def now_s(self) -> float:
+        """Seconds on this machine's clock."""
+        return time.monotonic()
+
+    def cut(self, position: int, buffer: int) -> None:
+        """Leaves a hint at the snapshot, and gives back the memory of what lies before it."""
+        self._snapshots.announce(buffer)
+        self.file.cut(position)
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raises if no wait can come to a good end."""
+        if self.ledger.below_quorum:
+            where = f"[rank {self.rank} - round {self.ledger.round}]"
+            raise BelowQuorum(f"{where} {self.ledger.why_below_quorum()}")
+
+    def begin_wait(self, purpose: str, version: int | None = None, rank: int | None = None) -> Wait:
+        """From here on this rank waits."""
+        now = time.monotonic()
+        return Wait(purpose, now, version, rank, looked_s=now)
+
+    def end_wait(self, wait: Wait) -> None:
+        """That wait is over."""
+        self.waited_s += time.monotonic() - wait.began_s
+
+    async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
+        """Sleeps without CPU until there may be news, and reads it. Ends in time for whatever is due by the clock."""
+        now = time.monotonic()
+        if now - wait.looked_s > ASLEEP_S:  # it is this rank that stood still, and nobody it waits for
+            wait.asleep_s += now - wait.looked_s
+        wait.looked_s = now
+        if now - self._probed > PROBE_S:
+            self._probed = now
+            if self._report_deaths():
+                return
+        if now - wait.began_s - wait.asleep_s > self._timeout_s:
+            raise TimedOut(self._timed_out(wait.purpose))
+        self._sleep(now - wait.began_s)
+        self.look()
+
+    def _sleep(self, waited_s: float) -> None:
+        """Sleeps until there is news, or something to do by the clock. As little as possible runs between slices."""
+        if waited_s < self._spin_s and self._bell.spin(self._shown, self._spin_s):
+            return
+        left = self._grace_left_s()
+        if left is not None or self.ledger.reducing is not None:
+            self._bell.wait(self._shown, SLICE_S if left is None else min(SLICE_S, max(1e-5, left)))
+            return
+        slice_s = SLICE_S if waited_s < LONG_WAIT_S else LONG_SLICE_S
+        for _ in range(round(PROBE_S / slice_s)):
+            self._bell.wait(self._shown, slice_s)
+            if self._bell.value() != self._shown or self.file.has_news(self.position):
+                return
+
+    def is_seal_due(self) -> bool:
+        """Whether the grace of the open round is over, and it is this rank's turn to end it."""
+        left = self._grace_left_s()
+        return left is not None and left <= 0
+
+    def living(self) -> list[int]:
+        """Ranks that have joined and are not known to be dead."""
+        return [m.rank for m in self.ledger.members.by_rank.values() if m.alive]
+
+    def _grace_left_s(self) -> float | None:
+        """How long this rank still leaves the open round to late-comers. The first to arrive seals first."""
+        deadline = self.ledger.deadline_ns
+        if deadline is None:
+            return None
+        turn = next((i for i, rank in enumerate(self.ledger.sealers()) if rank == self.rank), SEAL_TURNS)
+        return (deadline - self.file.now_ns()) / 1e9 + min(turn, SEAL_TURNS) * SEAL_TURN_S
+
+    def _report_deaths(self) -> bool:
+        """Of ranks on this host: only here can their lives be seen."""
+        here = self.ledger.hosts.of
+        gone = [
+            m
+            for m in self.ledger.members.by_rank.values()
+            if m.alive and m.rank != self.rank and here[m.rank] == self.ledger.host and not self.life.lives(m.rank)
+        ]
+        for member in gone:
+            self.append(Dead(member.rank, member.incarnation))
+        return bool(gone)
+
+    def _timed_out(self, purpose: str) -> str:
+        missing = [r for r in range(self.ledger.rules.world) if r not in self.ledger.members.by_rank]
+        awaited = missing if not self.ledger.started else self.ledger.awaited()
+        return (
+            f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; "
+            f"still missing: ranks {awaited}{self._where(awaited)}. Nothing was lost; see whether they hang, or raise "
+            "timeout_s"
+        )
+
+    def _where(self, ranks: Sequence[int]) -> str:
+        """The hosts of these ranks, where there are several."""
+        rules = self.ledger.rules
+        return f" (on hosts {sorted({rules.hosts[rank] for rank in ranks})})" if rules.hosts else ""
+
+
+def _is_same(one: Event, other: Event) -> bool:
+    """Types are compared as well: named tuples of two kinds may have the same fields."""
+    return type(one) is type(other) and one == other

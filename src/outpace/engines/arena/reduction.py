@@ -4,22 +4,63 @@ Every chunk is summed in private memory and then copied, so that two ranks that 
 and one that was stopped half-way and wakes up later cannot spoil a result: before it copies it looks at the log, and a
 round that was still to be reduced then proves that the rows it read were whole. Owns who does which chunk; returns the
 event it found due, and leaves every decision to the ledger.
+
+A rank says which slot it holds before it reads or writes there. A slot whose round is no longer kept may be given to
+another round while a stopped rank still holds it. So whoever wants to write into a slot first says so, then looks at
+the log again, then at the others' holds: either it sees the sleeper's hold and goes elsewhere, or the sleeper, once
+awake, sees in the log that its round is over.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 
 import torch
 
-from outpace.engines.arena import order
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.holds import tag
+from outpace.engines.arena import kernel
+from outpace.engines.arena.kernel import SLICE_S, Faults
+from outpace.engines.arena.layout import Arena
+from outpace.engines.arena.log import ArenaLog
 from outpace.engines.sums import RowSums, done, merged_meta
-from outpace.protocol.events import Event, Refuse
+from outpace.job.machine import cores
+from outpace.protocol.events import Attempt, Event, Refuse
 from outpace.protocol.round import Round
+
+_SLOT_BITS = 16  #: of a hold; the rest is the attempt's tag
+_SLOT_MASK = (1 << _SLOT_BITS) - 1
+
+
+def tag(round_: Round) -> int:
+    """A number that is different for every attempt of every round, and never 0."""
+    return (round_.number << 8 | round_.attempt & 0xFF) + 1
+
+
+class Holds:
+    """For each rank, and for the agent of a host: the slot it uses, and for which attempt of which round."""
+
+    def __init__(self, memory: Arena, rank: int) -> None:
+        layout = memory.layout
+        self._rank = rank
+        self._words = [memory.numbers(layout.hold(r), 1, "Q") for r in range(layout.world + 1)]
+
+    def take(self, round_: Round) -> None:
+        """Says that this rank uses the round's slot. What it reads from here on, the log first, it reads after that."""
+        self._words[self._rank][0] = tag(round_) << _SLOT_BITS | round_.slot + 1  # in one word: never half of two
+        kernel.before_looking()
+
+    def release(self) -> None:
+        """Says that this rank uses no slot: it has read and written there what it wanted to."""
+        kernel.before_showing()
+        self._words[self._rank][0] = 0
+
+    def others_use(self, slot: int, mark: int, living: Iterable[int]) -> bool:
+        """Whether another living rank still uses the slot for something else than `mark`."""
+        kernel.before_looking()
+        held = (self._words[rank][0] for rank in living if rank != self._rank)
+        return any(word & _SLOT_MASK == slot + 1 and word >> _SLOT_BITS != mark for word in held)
+
 
 _WORDS = 3  # per chunk: tag of who began it, tag of who did it, sum of squares
 
@@ -29,7 +70,7 @@ class Reduction:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Arena,
         sums: RowSums,
         wanted: Callable[[Round], bool],
         faults: Faults,
@@ -74,7 +115,7 @@ class Reduction:
                 return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
             torch.mul(summed, scale, out=out[index])
             squares[word + 2] = found
-            order.before_showing()
+            kernel.before_showing()
             words[word + 1] = mark
         return self.ending(sealed)
 
@@ -105,3 +146,52 @@ class Reduction:
             offset, count = self._memory.layout.chunk_states(slot), len(self._sums.chunks) * _WORDS
             self._tables[slot] = (self._memory.numbers(offset, count, "Q"), self._memory.numbers(offset, count, "d"))
         return self._tables[slot]
+
+
+class Helper:
+    """When one rank takes part in the reduction of a round: where a core is free, or nothing moves."""
+
+    def __init__(self, rank: int, memory: Arena, sums: RowSums, holds: Holds, log: ArenaLog) -> None:
+        self._rank, self._holds, self._log = rank, holds, log
+        self.reduction = Reduction(memory, sums, self._is_current, log.faults)
+        log.helpers = 0 if self.reduction.is_small else max(1, cores() - 1)  # more would get in their own way
+        self._seen: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)  # how far a reduction was, and since when
+
+    def help(self, sealed: Round) -> Event | None:
+        """Joins those who reduce. The event that is due then, if any."""
+        now, (before, since) = time.monotonic(), self._seen
+        under_way, done = self.reduction.progress(sealed)
+        seen = (tag(sealed), under_way, done)
+        stands_still = seen == before
+        if stands_still and now - since < SLICE_S:
+            return None
+        self._seen = (seen, now)
+        if under_way > self._log.helpers and not stands_still:
+            return None  # as many as can are at it, and get on
+        return self._work(sealed, helping=stands_still)
+
+    def _work(self, sealed: Round, helping: bool) -> Event | None:
+        """This rank's part of the reduction, or a new attempt where a stopped rank still uses the slot."""
+        self._holds.take(sealed)
+        try:
+            if not self._is_current(sealed):
+                return None
+            if self._holds.others_use(sealed.slot, tag(sealed), self._log.living()):
+                return self._another_attempt(sealed)
+            places = {c.rank: place for place, c in enumerate(sealed.contributions)}
+            return self.reduction.work(sealed, places.get(self._rank, self._rank), helping)
+        finally:
+            self._holds.release()
+
+    def _another_attempt(self, sealed: Round) -> Event | None:
+        living, slots = self._log.living(), self._log.ledger.free_slots()
+        free = next((slot for slot in slots if not self._holds.others_use(slot, 0, living)), None)
+        if free is None:
+            return None
+        self._log.faults.at("opening-attempt", sealed.number)
+        return Attempt(sealed.number, sealed.attempt + 1, free)
+
+    def _is_current(self, sealed: Round) -> bool:
+        self._log.look()
+        current = self._log.ledger.reducing
+        return current is sealed or (current is not None and tag(current) == tag(sealed))

@@ -22,7 +22,7 @@ from outpace.engines.agreement import check_agreement
 from outpace.engines.arena import arena
 from outpace.engines.arena.arena import Files
 from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.rounds import why_over
+from outpace.engines.engine import why_over
 from outpace.errors import ArenaInvalid, TimedOut, TrainingOver
 
 LOOK_EVERY_S = 0.05  #: for a new announcement, when everybody in the last one is dead
@@ -30,7 +30,7 @@ LOOK_EVERY_S = 0.05  #: for a new announcement, when everybody in the last one i
 Note = dict[str, Any]  #: the announcement: "job", "directory", and "holders": rank -> process id and descriptors
 
 
-class Meeting:
+class Rendezvous:
     """The place in the store where the ranks of one optimizer meet."""
 
     def __init__(

@@ -12,7 +12,7 @@ from zlib import crc32
 
 import torch
 
-from outpace.engines.arena.arena import Memory
+from outpace.engines.arena.layout import Arena
 from outpace.errors import ArenaFull
 from outpace.interface import Contents
 from outpace.vector import packed, place
@@ -23,7 +23,7 @@ _HEAD_BYTES = 16  # length and checksum of the plain part
 class SnapshotStore:
     """The snapshot buffers of one arena."""
 
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Arena) -> None:
         self._memory = memory
         self._hint = memory.numbers(memory.layout.latest, 1, "Q")
 

@@ -24,15 +24,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.faults import Faults
-from outpace.engines.arena.holds import Holds, tag
-from outpace.engines.arena.layout import ArenaLayout
-from outpace.engines.arena.life import Life
-from outpace.engines.arena.log import Log, decode
+from outpace.engines.arena.kernel import Bell, Faults, Life
+from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.log import ArenaLog, LogFile, decode
+from outpace.engines.arena.reduction import Holds, tag
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.group import Abandoned, Group
@@ -66,12 +62,12 @@ _KEPT_ENTRIES = 100_000  #: of the log, for a host that was given up and may com
 
 class Agent:
     def __init__(self, spec: LaunchSpec) -> None:
-        self._spec = spec
+        self._orders = spec
         self._rules = rules = Rules.from_dict(spec.rules)
         self._host, self._timeout_s = spec.host, spec.timeout_s
         arena_fd, log_fd, life_fd, inbox_fd = spec.fds
         layout = ArenaLayout(**spec.layout)
-        self._memory = memory = Memory(arena_fd, layout)
+        self._memory = memory = Arena(arena_fd, layout)
         self._life = Life(life_fd)
         self._page = page = SharedPage(memory)
         self._inbox, self._bell = Inbox(inbox_fd, page), Bell(page.bell)
@@ -80,18 +76,18 @@ class Agent:
         self._prefix = cluster_of(spec.name)
         snapshots = SnapshotStore(memory)
         faults = Faults()
-        watch_args = (rules, Log(log_fd), snapshots, Bell(memory.word), self._life, faults, spec.timeout_s)
-        self._watch = Watch(layout.world, *watch_args, host=spec.host)
+        rest = (snapshots, Bell(memory.word), self._life, faults, spec.timeout_s)
+        self._host_log = ArenaLog(layout.world, rules, LogFile(log_fd), *rest, host=spec.host)
         self._snapshots = snapshots
         self._read_hosts = Hosts(rules)
         self._membership = Membership(self._read_hosts, spec.host, self._connect, self._begin, lease_s(spec.timeout_s))
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
         self._entries: queue.SimpleQueue[Entry | Question] = queue.SimpleQueue()
         self._delivery = Delivery(
-            *(log_fd, self._inbox, self._watch, page, Bell(memory.word), snapshots, self._membership),
+            *(log_fd, self._inbox, self._host_log, page, Bell(memory.word), snapshots, self._membership),
             *(spec.host, spec.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
-        self._read_hosts.with_state(self._watch.ledger.hosts.to_state())
+        self._read_hosts.with_state(self._host_log.ledger.hosts.to_state())
         progress = page.progress
         self._committed = progress.inbox
         self._log = StoreLog(self._store, self._prefix, page.key, spec.host, page.life, progress, self._accept)
@@ -102,7 +98,7 @@ class Agent:
         self._reducer = HostReducer(
             *(memory, RowSums(memory.bytes, chunks, rules, spec.max_grad_norm), Holds(memory, layout.world)),
             *(spec.host, self._read_hosts.of, spec.tensors),
-            *(self._is_current, self._users, lambda: self._watch.ledger.free_slots()),
+            *(self._is_current, self._users, lambda: self._host_log.ledger.free_slots()),
         )
         self._ends = SealedStore(self._store, page.key, f"{self._prefix}/ended")
         self._store_answered = time.monotonic()
@@ -129,7 +125,7 @@ class Agent:
         except OutpaceError as error:
             self._give_up(FAILED, str(error))
         except (DistNetworkError, DistStoreError, ConnectionError) as error:
-            if self._watch.ledger.ended:
+            if self._host_log.ledger.ended:
                 self._leave()  # all is done, and whoever held the store has left
             self._give_up(STORE_LOST, store_lost(self._host, str(error).splitlines()[0]))
         except BaseException:
@@ -206,7 +202,7 @@ class Agent:
             living = self._membership.living
             silent = self._leases.silent({h: self._membership.serial(h) for h in range(self._read_hosts.count)})
             self._store_answered = time.monotonic()
-            if self._watch.ledger.started:
+            if self._host_log.ledger.started:
                 for host in set(silent) & set(living):
                     self._let_go(host, f"has been silent for {lease_s(self._timeout_s):.0f} s")
             self._receive()
@@ -273,7 +269,7 @@ class Agent:
 
     def _look_after_ranks(self) -> bool:
         """Reports dead ranks. True if no rank is left to work for."""
-        members = self._watch.ledger.members.by_rank
+        members = self._host_log.ledger.members.by_rank
         is_anybody_there = False
         for rank in self._ranks:
             if self._life.lives(rank):
@@ -287,7 +283,7 @@ class Agent:
 
     def _is_dispensable(self) -> bool:
         """Whether no other host needs anything of this one any more. Where training goes on, it says that it leaves."""
-        ledger, me = self._watch.ledger, self._host
+        ledger, me = self._host_log.ledger, self._host
         if not ledger.started or me not in ledger.hosts.living:
             return True
         if self._inbox.read(self._committed, 1) or not self._entries.empty():
@@ -311,7 +307,7 @@ class Agent:
         return self._ends.check(others) and bool(self._ends.multi_get(others))
 
     def _is_current(self, sealed: Round) -> bool:
-        current = self._watch.ledger.reducing
+        current = self._host_log.ledger.reducing
         return current is not None and tag(current) == tag(sealed)
 
     def _users(self) -> list[int]:
@@ -348,7 +344,7 @@ def main() -> None:
     layout, life = ArenaLayout(**spec.layout), Life(spec.fds[2])
     if not life.take(layout.world):
         return  # another one was quicker
-    page, ranks = SharedPage(Memory(spec.fds[0], layout)), Hosts(Rules.from_dict(spec.rules)).ranks(spec.host)
+    page, ranks = SharedPage(Arena(spec.fds[0], layout)), Hosts(Rules.from_dict(spec.rules)).ranks(spec.host)
     while os.fork() == 0:
         life.wait_for(layout.world)
         if page.status != RUNNING or not any(map(life.lives, ranks)):

@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.holds import tag
-from outpace.engines.arena.log import RECORD_BYTES, append, decode
+from outpace.engines.arena.kernel import Bell
+from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append, decode
+from outpace.engines.arena.reduction import tag
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.arena.watch import Watch
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.joining import LogPosition
 from outpace.engines.cluster.membership import Membership
@@ -33,7 +32,7 @@ class Delivery:
         self,
         log_fd: int,
         inbox: Inbox,
-        watch: Watch,
+        log: ArenaLog,
         page: SharedPage,
         bell: Bell,
         snapshots: SnapshotStore,
@@ -42,7 +41,7 @@ class Delivery:
         has_buffers: bool,
         reduce: Callable[[Round, int], None],
     ) -> None:
-        self._fd, self._inbox, self._watch, self._page, self._bell = log_fd, inbox, watch, page, bell
+        self._fd, self._inbox, self._log, self._page, self._bell = log_fd, inbox, log, page, bell
         self._snapshots, self._membership = snapshots, membership
         self._host, self._has_buffers = host, has_buffers
         self._reduce = reduce
@@ -50,12 +49,12 @@ class Delivery:
         self.position = os.fstat(log_fd).st_size  #: bytes written
         self._published: dict[int, tuple[int, list[int]]] = {}  # rank -> place of its last publication, who gets it
         self._sealed = 0
-        watch.refresh()
+        log.look()
 
     def deliver(self, entry: Entry) -> None:
         """Writes an entry's records. Records that an earlier agent has written already are left alone."""
         start = self._progress.position
-        news = self._watch.ledger.news
+        news = self._log.ledger.news
         is_own = (entry.host, entry.life) == (self._host, self._page.life)
         inbox = entry.inbox if is_own else self._progress.inbox
         self._note(self._progress._replace(coming=inbox))
@@ -65,7 +64,7 @@ class Delivery:
                 self._deliver(event, record)
         self._note(Progress(entry.number + 1, start + len(entry.records), inbox, inbox, entry.chain))
         self._inbox.cut(inbox)
-        if is_own or self._watch.ledger.news != news:
+        if is_own or self._log.ledger.news != news:
             self._bell.ring()
 
     @property
@@ -77,7 +76,7 @@ class Delivery:
         progress = self._progress
         if progress.position != self.position:
             return None
-        return LogPosition(progress.entries, progress.position, progress.chain, self._watch.ledger.to_state())
+        return LogPosition(progress.entries, progress.position, progress.chain, self._log.ledger.to_state())
 
     def _note(self, progress: Progress) -> None:
         """For ranks that wait for what they said, and for the agent that follows."""
@@ -87,16 +86,16 @@ class Delivery:
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)
         is_back = isinstance(event, Agent) and event.host == self._host
-        was_away = is_back and self._host not in self._watch.ledger.hosts.living
-        if was_away and self._watch.ledger.started and self._watch.ledger.ended:
+        was_away = is_back and self._host not in self._log.ledger.hosts.living
+        if was_away and self._log.ledger.started and self._log.ledger.ended:
             raise OutpaceError(
                 f"host {self._host} did not answer for so long that the others went on without it, and they have "
                 "finished training meanwhile. Their weights are the result; what this host computed since is lost"
             )
         append(self._fd, record)
         self.position += RECORD_BYTES
-        self._watch.refresh()
-        ledger = self._watch.ledger
+        self._log.look()
+        ledger = self._log.ledger
         if was_away:
             for payload in current_rows(ledger):
                 self._fetch(payload)
@@ -109,7 +108,7 @@ class Delivery:
         """Brings a record's payload to where it is needed."""
         if not isinstance(event, WithData):
             return
-        ledger = self._watch.ledger
+        ledger = self._log.ledger
         payload = payload_of(event, ledger, self._has_buffers)
         if payload is None:
             return

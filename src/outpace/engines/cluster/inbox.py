@@ -1,6 +1,6 @@
 """What the ranks of a host, and its agent, want to have in the log of all hosts. Owns the file between them.
 
-Appended like the log itself, by single writes, so that the kernel orders it. How much of it is in the log of all hosts
+Appended like the log itself, by single writes, so that the kernel spec it. How much of it is in the log of all hosts
 is known from that log alone; a new agent goes on from there. What is in this host's log is given back.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from outpace.engines.arena.bell import Bell
-from outpace.engines.arena.log import RECORD_BYTES, Log, Trimming, append, encode
+from outpace.engines.arena.kernel import Bell
+from outpace.engines.arena.log import RECORD_BYTES, LogFile, Trimming, append, encode
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.protocol.events import Event
 
@@ -17,10 +17,10 @@ from outpace.protocol.events import Event
 class Inbox:
     """Appending to it and reading it."""
 
-    def __init__(self, fd: int, desk: SharedPage) -> None:
+    def __init__(self, fd: int, page: SharedPage) -> None:
         self._fd = fd
         self._trimming = Trimming(fd)
-        self._bell = Bell(desk.bell)
+        self._bell = Bell(page.bell)
 
     def put(self, event: Event, time_ns: int) -> int:
         """Appends, and wakes the agent. Returns by which place the record lies: others may have appended after it."""
@@ -38,13 +38,13 @@ class Inbox:
         self._trimming.cut(position)
 
 
-class SentLog(Log):
+class SentLog(LogFile):
     """A rank's view of its host's log. What it appends goes through the inbox, and is there once it came back."""
 
-    def __init__(self, fd: int, inbox: Inbox, desk: SharedPage) -> None:
+    def __init__(self, fd: int, inbox: Inbox, page: SharedPage) -> None:
         super().__init__(fd)
-        self._inbox, self._desk = inbox, desk
-        self._progress = desk.progress
+        self._inbox, self._page = inbox, page
+        self._progress = page.progress
         self._sent = 0  # up to where in the inbox all that this rank has appended lies
 
     def is_back(self, position: int) -> bool:
@@ -53,12 +53,12 @@ class SentLog(Log):
 
     def read(self, position: int) -> list[Event]:
         """The next events. How far the agent is, is looked at before: the log has all of that."""
-        self._progress = self._desk.progress
+        self._progress = self._page.progress
         return super().read(position)
 
     def now_ns(self) -> int:
         """The clock of all hosts."""
-        return super().now_ns() + self._desk.clock_ns
+        return super().now_ns() + self._page.clock_ns
 
     def append(self, event: Event) -> None:
         """Gives it to the agent."""

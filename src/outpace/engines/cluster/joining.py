@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from outpace.engines.arena.arena import Files, Memory
-from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.arena import Files
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.leases import beat_s, lease_s, place_of
 from outpace.engines.cluster.sealing import SealedStore, Tampered
@@ -171,7 +171,7 @@ def ask(store: SealedStore, host: int, timeout_s: float) -> LogPosition:
 
 def begin_at(log_position: LogPosition, files: Files, layout: ArenaLayout) -> None:
     """Makes a new arena one in which everything up to there was read and given back."""
-    memory = Memory(files.arena, layout)
+    memory = Arena(files.arena, layout)
     os.ftruncate(files.log, log_position.position)  # a hole: whoever reads there takes the ledger from the snapshot
     snapshots, last = SnapshotStore(memory), layout.world  # the buffer that is claimed last
     snapshots.write(last, Contents([], {}), log_position.ledger, log_position.position)

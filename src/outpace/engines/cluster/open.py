@@ -14,21 +14,28 @@ import hmac
 import json
 import os
 import secrets
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from outpace.engines.agreement import check_agreement
 from outpace.engines.arena.arena import Files
-from outpace.engines.arena.open import Plan, plan_of
-from outpace.engines.arena.rendezvous import Meeting
+from outpace.engines.arena.open import Parts, Plan, closing, plan_of, start
+from outpace.engines.arena.rendezvous import Rendezvous
 from outpace.engines.cluster.backend import check_backend
-from outpace.engines.cluster.engine import ClusterEngine
+from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.joining import PLACE, Start, ask, begin_at, hosts_of, start_of
-from outpace.engines.cluster.shared_page import prepare_page
-from outpace.engines.cluster.supervisor import cluster_of
-from outpace.errors import OutpaceError
+from outpace.engines.cluster.leases import beat_s, lease_s
+from outpace.engines.cluster.log import ClusterLog, Drive
+from outpace.engines.cluster.shared_page import SharedPage, prepare_page
+from outpace.engines.cluster.supervisor import AgentSupervisor, LaunchSpec, cluster_of
+from outpace.engines.engine import Engine, Opened
+from outpace.errors import OutpaceError, StoreLost
 from outpace.job.environment import Gathering
+from outpace.job.store import MeetingStore
 from outpace.protocol.hosts import Hosts
+from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
 
@@ -38,7 +45,7 @@ _NONCE_BYTES = 32
 
 def open_cluster(
     replica: OptimizerReplica, rules: Rules, gathering: Gathering, max_grad_norm: float | None, timeout_s: float
-) -> ClusterEngine:
+) -> Opened:
     """A running engine. Blocks until every rank of the world is there."""
     check_backend()
     place, inner, number = gathering.place, gathering.store, gathering.name.partition("/")[2]
@@ -50,22 +57,56 @@ def open_cluster(
             "agents cannot meet through. Set MASTER_ADDR and MASTER_PORT on all of them: rank 0's host and a free port"
         )
     given = os.environ.get(TOKEN, "")
-    start = start_of(inner, hmac.digest(given.encode(), number.encode(), "sha256"), number, place, timeout_s)
-    name, store, hosts = start.name, start.store, hosts_of(start)
+    begun = start_of(inner, hmac.digest(given.encode(), number.encode(), "sha256"), number, place, timeout_s)
+    hosts = hosts_of(begun)
     rules = replace(rules, hosts=hosts)
     plan = plan_of(replica, rules, max_grad_norm)
-    mine = hosts[place.rank]
-    ranks = Hosts(rules).ranks(mine)
-    prepare = _preparing(start, hosts, plan) if place.rank == ranks[0] else lambda _: None
-    meeting = Meeting(store, f"{name}/host/{mine}", place.rank, ranks, timeout_s, prepare, restarts=True)
-    engine = ClusterEngine(
-        *(replica, plan.vector, plan.shared, rules, plan.layout, plan.description),
-        *(meeting, place.rank, max_grad_norm, timeout_s),
-        name=name,
-        store=inner,
+    rank, host = place.rank, hosts[place.rank]
+    ranks = Hosts(rules).ranks(host)
+    prepare = _preparing(begun, hosts, plan) if rank == ranks[0] else lambda _: None
+    rendezvous = Rendezvous(begun.store, f"{begun.name}/host/{host}", rank, ranks, timeout_s, prepare, restarts=True)
+    parts = Parts(plan, rules, rank, rendezvous)
+    page, files = SharedPage(parts.arena), parts.files
+    spec = LaunchSpec(
+        name=begun.name,
+        host=host,
+        layout=plan.layout.sizes(),
+        rules=rules.to_dict(),
+        chunks=[(str(c.dtype).removeprefix("torch."), c.offset, c.elements) for c in plan.vector.chunks()],
+        tensors=len(plan.vector.entries),
+        has_buffers=bool(replica.to_exchange()),
+        max_grad_norm=max_grad_norm,
+        timeout_s=timeout_s,
+        fds=files.fds,
     )
-    engine.start()
-    return engine
+    supervisor = AgentSupervisor(spec, page, parts.life, f"[rank {rank}, host {host}]", inner.variables)
+    file = SentLog(files.log, Inbox(files.inbox, page), page)
+    rest = (parts.snapshots, parts.bell, parts.life, parts.faults, timeout_s)
+    log = ClusterLog(supervisor, rank, rules, file, *rest, host=host)
+    memory = parts.memory(replica, log, None)  # the agents reduce
+
+    def at_end() -> None:
+        if rules.restarts:
+            rendezvous.end()
+        _await_the_others(inner, begun.name, log.ledger, rank, timeout_s)
+
+    engine = Engine(rank, rules, log, memory, replica, close=closing(log, memory), at_end=at_end)
+    drive = Drive(engine, log)
+    start(engine, parts, drive)
+    return Opened(engine, drive)
+
+
+def _await_the_others(store: MeetingStore, name: str, ledger: Ledger, rank: int, timeout_s: float) -> None:
+    """The rank whose process holds the store waits until the others have got the end of the log out of it, for at
+    most a lease."""
+    if not store.ends_with_rank_0:
+        return
+    returned = {m.rank: f"{cluster_of(name)}/returned/{m.rank}" for m in ledger.members.by_rank.values() if m.alive}
+    deadline = time.monotonic() + lease_s(timeout_s)
+    with suppress(StoreLost):  # it has waited long enough
+        store.set(returned[rank], b"1")
+        while rank == 0 and not store.check(list(returned.values())) and time.monotonic() < deadline:
+            time.sleep(beat_s(timeout_s) / 10)
 
 
 def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Files], None]:

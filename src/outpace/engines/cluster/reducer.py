@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.holds import Holds, tag
+from outpace.engines.arena.layout import Arena
+from outpace.engines.arena.reduction import Holds, tag
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.wire import Piece, wire_of
 from outpace.engines.sums import RowSums, Terms, done, join_meta, merged_meta, split_meta
@@ -32,7 +32,7 @@ class HostReducer:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: Arena,
         sums: RowSums,
         holds: Holds,
         host: int,

@@ -13,9 +13,8 @@ import struct
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from outpace.engines.arena import order
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena import kernel
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.errors import OutpaceError, StoreLost
 
 _PROGRESS = struct.Struct("<QQQQQ32s")  # the turn, then the fields
@@ -42,7 +41,7 @@ class Progress(NamedTuple):
 
 
 class SharedPage:
-    def __init__(self, memory: Memory) -> None:
+    def __init__(self, memory: Arena) -> None:
         offset = memory.layout.agent
         self._page = memory.raw[offset : offset + 4096]
         self.bell = ctypes.c_uint32.from_buffer(self._page, _BELL)
@@ -104,7 +103,7 @@ class SharedPage:
         """The agent's last words: no rank of this host can go on."""
         words = why.encode()[:_MOST_WORDS]
         self._page[_WORDS : _WORDS + 4 + len(words)] = len(words).to_bytes(4, "little") + words
-        order.before_showing()
+        kernel.before_showing()
         self._status[0] = status
 
     def check(self, where: str) -> None:

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import IO, Any, NamedTuple
 
-from outpace.engines.arena.life import Life
+from outpace.engines.arena.kernel import Life
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.errors import OutpaceError, TimedOut
 

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from outpace.engines.arena.arena import Memory
-from outpace.engines.arena.layout import ArenaLayout
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.group import Group
 from outpace.protocol.events import Finish, Publish, Snapshot, Swap, Sync
@@ -89,7 +88,7 @@ def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
 class Transfers:
     """One host's end of all transfers within one group."""
 
-    def __init__(self, group: Group, memory: Memory, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
+    def __init__(self, group: Group, memory: Arena, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
         self._group = group
         self._memory = memory
         self._snapshots = snapshots

@@ -4,7 +4,7 @@ clock       time, and coroutines that sleep on it
 network     what communication costs
 agents      what is between hosts: the store's queue, and those of the links
 world       one log and ledger for all ranks, and what follows from its events
-engine      how time passes for one rank; ranks without tensors
-training    ranks with real weights and gradients
+log         one rank's clock: how time passes while it computes, says something or waits
+memory      what ranks share, with real tensors or with none
 threads     ranks that run a user's own plain loop
 """

@@ -12,15 +12,38 @@ import random
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
+from outpace.engines.engine import Opened
 from outpace.engines.virtual.clock import Clock, Request, Task
+from outpace.protocol.rules import Rules
+from outpace.replica.replica import OptimizerReplica
 
 T = TypeVar("T")
 
 _UNWIND_S = 5.0
+
+
+_here = threading.local()
+
+
+class SimulatedRank(Protocol):
+    """The rank that a thread is."""
+
+    def open(self, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> Opened:
+        """An engine for an optimizer made in this rank's thread. Waits until every rank has made one."""
+
+
+def simulated_rank() -> SimulatedRank | None:
+    """The simulated rank that runs in this thread, if any."""
+    return getattr(_here, "rank", None)
+
+
+def become(rank: SimulatedRank) -> None:
+    """From here on this thread is that rank."""
+    _here.rank = rank
 
 
 class Killed(BaseException):
@@ -40,8 +63,9 @@ class ThreadTask(Task):
         self._request: Request | None = None  # None: the function has returned
         self._raised: BaseException | None = None
 
-    def drive(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end from within the thread, giving the baton back whenever it is suspended."""
+    def drive(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+        """Runs a call to its end from within the thread, giving the baton back whenever it is suspended."""
+        coroutine = call(*arguments)
         while True:
             try:
                 self._request = coroutine.send(None)

@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 import torch
 
 from outpace.errors import InvalidRules
-from outpace.replica.optimizer_state import overlaps
+from outpace.replica.state import overlaps
 
 RULES = ("mean", "max", "first", "own")
 _KNOWN = {"running_mean": "mean", "running_var": "mean", "num_batches_tracked": "max"}  # of torch's normalisations

@@ -1,0 +1,252 @@
+"""What one process asks of the kernel: barriers, a bell, locks that show who lives, and signals that tests ask for.
+
+In which order other processes see what this one does to shared memory: Python has no atomics, and a processor may show
+plain writes to others in another order than they were made in. What is needed where, and who guarantees it:
+docs/decisions/0013-memory-order.md.
+
+Waiting without CPU: one futex word in the arena, rung after anything a waiter may care about. A ring that gets lost
+costs one slice, never a hang: every wait ends after at most a slice and looks at the log again.
+
+Who lives: each rank holds a POSIX record lock on its own byte of one file. The kernel drops the lock when the process
+dies, at once and whatever killed it. Forked children do not inherit it. Closing any descriptor of the file would drop
+it too, so the file is opened once and kept. No heartbeat, and therefore no false suspicion of a rank that is only slow.
+
+`OUTPACE_FAULT=stop:reducing:17` stops this process (SIGSTOP) the first time it passes the point `reducing` in round 17
+or later; `kill` ends it with SIGKILL. It exists so that the guarantees can be tested where they are hardest to keep.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import logging
+import os
+import platform
+import signal
+import struct
+import sys
+import time
+from collections.abc import Callable
+from functools import cache, partial
+from threading import Lock
+
+log = logging.getLogger("outpace")
+
+#: by the manuals of these, only a read may pass an earlier write to another place
+_IS_STRONG = platform.machine() in ("x86_64", "AMD64", "s390x")
+_SYS_MEMBARRIER = {"x86_64": 324, "aarch64": 283, "riscv64": 283, "loongarch64": 283, "ppc64le": 365, "s390x": 356}
+_GLOBAL_EXPEDITED, _REGISTER_GLOBAL_EXPEDITED = 1 << 1, 1 << 2
+
+
+def take_part() -> None:
+    """Lets the others' barriers count in this process, too. Every process that maps an arena calls it first."""
+    _membarrier()
+
+
+def before_showing() -> None:
+    """Whatever was read and written before is over for everybody before anything that is written from here on is seen.
+
+    Whoever sees the latter then sees the former, without a barrier of its own.
+    """
+    if not _IS_STRONG:
+        _everywhere()
+
+
+def before_looking() -> None:
+    """As `before_showing`, and also: whatever is read from here on is read after what was written before is seen."""
+    if _IS_STRONG:
+        Lock().acquire(blocking=False)  # one instruction that no read and no write can pass: a new lock is always free
+    else:
+        _everywhere()
+
+
+def _everywhere() -> None:
+    barrier = _membarrier()
+    if barrier is None:
+        _warn()
+    else:
+        barrier()
+
+
+@cache
+def _membarrier() -> Callable[[], int] | None:
+    """A barrier in every running thread of all processes that take part: `membarrier(2)`. None where it is missing."""
+    number = _SYS_MEMBARRIER.get(platform.machine()) if sys.platform.startswith("linux") else None
+    if number is None:
+        return None
+    call = ctypes.CDLL(None)["syscall"]
+    call.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_uint, ctypes.c_int)
+    if call(number, _REGISTER_GLOBAL_EXPEDITED, 0, 0) != 0:
+        return None
+    return lambda: int(call(number, _GLOBAL_EXPEDITED, 0, 0))
+
+
+os.register_at_fork(after_in_child=_membarrier.cache_clear)  # a child takes part on its own
+
+
+@cache
+def _warn() -> None:
+    log.warning(
+        "membarrier(2) is not available here (Linux before 4.16, or forbidden), and a %s processor may show one rank's "
+        "writes to another out of order. outpace goes on, with the order that the kernel's own reads and writes give. "
+        "Allow membarrier in the container's seccomp profile",
+        platform.machine(),
+    )
+
+
+SLICE_S = 0.010
+_SYS_FUTEX = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
+_FUTEX_WAIT, _FUTEX_WAKE_OP = 0, 5
+_ADD_ONE_NEVER_MORE = (1 << 28) | (1 << 12)  # *word += 1; wake the second set only if the old value was 0
+EVERYBODY = 2**31 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
+
+
+class Bell:
+    """A counter that can be waited on. Without futexes, waiting is a short sleep."""
+
+    def __init__(self, word: ctypes.c_uint32) -> None:
+        self._word = word
+        self._address = ctypes.addressof(word)
+        number = _SYS_FUTEX.get(platform.machine()) if sys.platform.startswith("linux") else None
+        self._futex: Callable[..., int] | None = None
+        if number is not None:
+            call = ctypes.CDLL(None)["syscall"]  # an object of our own: its argument types are fixed below
+            call.argtypes = (
+                *(ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),
+                *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32),
+            )
+            self._futex = partial(call, number, self._address)
+        self._timeout = _Timespec(0, 0)
+        self._timeout_address = ctypes.addressof(self._timeout)
+
+    def value(self) -> int:
+        """Read before looking at the log, so that a ring in between is not missed."""
+        return self._word.value
+
+    def ring(self, waiters: int = EVERYBODY) -> None:
+        """Wakes so many waiters, those who have waited longest."""
+        if self._futex is None:
+            self._word.value += 1
+            return
+        self._futex(_FUTEX_WAKE_OP, waiters, 0, self._address, _ADD_ONE_NEVER_MORE)
+
+    def spin(self, value: int, seconds: float) -> bool:
+        """Looks out for a ring for that long, without sleeping. True if there was one."""
+        word, end = self._word, time.monotonic() + seconds
+        while word.value == value:
+            if time.monotonic() > end:
+                return False
+        return True
+
+    def wait(self, value: int, seconds: float = SLICE_S) -> None:
+        """Sleeps until rung, if the bell still shows `value`, or for that long (under a second). Releases the GIL."""
+        if seconds <= 0:
+            return
+        if self._futex is None:
+            time.sleep(min(seconds, 0.001))
+            return
+        self._timeout.nanoseconds = int(seconds * 1e9)
+        self._futex(_FUTEX_WAIT, value, self._timeout_address, None, 0)
+
+
+_FLOCK = struct.Struct("hhlli4x") if sys.platform.startswith("linux") else struct.Struct("qqihh")
+
+_USERS = 1 << 30  #: a byte beyond all ranks, locked together by all who use the files
+
+
+class Life:
+    """The file of lives, opened once per process."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def take(self, rank: int) -> bool:
+        """Marks this process as the living one of `rank`. False if another process still is."""
+        return self._locks(fcntl.LOCK_EX, rank, 1)
+
+    def wait_for(self, rank: int) -> None:
+        """Becomes the living one of `rank` as soon as nobody else is."""
+        fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, rank, os.SEEK_SET)
+
+    def drop(self, rank: int) -> None:
+        """Gives up what `take` took."""
+        fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank, os.SEEK_SET)
+
+    def enter(self) -> bool:
+        """Says that this process uses the files that lie beside this one. False if somebody removes them just now."""
+        return self._locks(fcntl.LOCK_SH, _USERS, 1)
+
+    def leave_empty(self) -> bool:
+        """Takes that back. True if nobody else uses them; nobody can enter then until this file is closed."""
+        self.drop(_USERS)
+        return self._locks(fcntl.LOCK_EX, _USERS, 1)
+
+    def is_abandoned(self) -> bool:
+        """Whether no process uses the files, nor is the living one of any rank; nobody can enter then, as above."""
+        return self._locks(fcntl.LOCK_EX, 0, 0)
+
+    def lives(self, rank: int) -> bool:
+        """Whether another process holds `rank`. Not meant for one's own."""
+        return self._probe(rank)[0] != fcntl.F_UNLCK
+
+    def holder(self, rank: int) -> int:
+        """The process id of the living holder, 0 if there is none."""
+        kind, pid = self._probe(rank)
+        return 0 if kind == fcntl.F_UNLCK else pid
+
+    def _locks(self, kind: int, start: int, length: int) -> bool:
+        """Takes a lock if no other process has one that forbids it. Length 0 means all that follows."""
+        try:
+            fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, length, start, os.SEEK_SET)
+        except OSError as error:
+            if error.errno in (errno.EACCES, errno.EAGAIN):
+                return False
+            raise
+        return True
+
+    def _probe(self, rank: int) -> tuple[int, int]:
+        if sys.platform.startswith("linux"):
+            request = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, rank, 1, 0)
+            kind, _, _, _, pid = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, request))
+        else:
+            request = _FLOCK.pack(rank, 1, 0, fcntl.F_WRLCK, os.SEEK_SET)
+            _, _, pid, kind, _ = _FLOCK.unpack(fcntl.fcntl(self._fd, fcntl.F_GETLK, request))
+        return kind, pid
+
+
+POINTS = (
+    "depositing",
+    "before-append",
+    "after-append",
+    "before-wake",
+    "reducing",
+    "opening-attempt",
+    "applying",
+    "writing-snapshot",
+)
+
+
+class Faults:
+    """The fault asked for through the environment, if any."""
+
+    def __init__(self) -> None:
+        self._armed: tuple[str, int, int] | None = None
+        asked = os.environ.get("OUTPACE_FAULT")
+        if asked:
+            action, point, round_ = asked.split(":")
+            if point not in POINTS:
+                raise ValueError(f"OUTPACE_FAULT names point {point!r}; choose one of {', '.join(POINTS)}")
+            number = {"stop": signal.SIGSTOP, "kill": signal.SIGKILL}[action]
+            self._armed = (point, int(round_), number)
+
+    def at(self, point: str, round_: int) -> None:
+        """Passes a point."""
+        if self._armed is not None and self._armed[0] == point and round_ >= self._armed[1]:
+            number = self._armed[2]
+            self._armed = None
+            os.kill(os.getpid(), number)

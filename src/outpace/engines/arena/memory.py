@@ -1,0 +1,190 @@
+"""The memory of one machine's ranks: rows, results, published weights and snapshots, in the arena they share.
+
+Who reduces a sealed round is decided where it is opened: the ranks themselves on one machine, an agent where there are
+several hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from outpace.engines.arena import arena
+from outpace.engines.arena.arena import Files
+from outpace.engines.arena.layout import NOTES_BYTES, Arena
+from outpace.engines.arena.log import ArenaLog
+from outpace.engines.arena.reduction import Holds
+from outpace.engines.arena.snapshot import SnapshotStore
+from outpace.engines.memory import Term
+from outpace.engines.sums import join_meta, meta_of, mixed_notes, weighted_sum
+from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
+from outpace.protocol.events import Event
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.round import Round
+from outpace.protocol.shelves import Publication
+from outpace.vector import VectorLayout, packed, place
+
+Reducing = Callable[[Round], "Event | None"]
+
+
+class ArenaMemory:
+    """One rank's view of the arena."""
+
+    has_tensors = True
+
+    def __init__(
+        self,
+        files: Files,
+        shared: Arena,
+        rank: int,
+        vector: VectorLayout,
+        published: VectorLayout,
+        exchanged: Tensors,
+        snapshots: SnapshotStore,
+        holds: Holds,
+        log: ArenaLog,
+        reducing: Reducing | None,
+    ) -> None:
+        self.files, self.arena = files, shared
+        self._rank = rank
+        self._layout = shared.layout
+        self._vector, self._published = vector, published
+        self._exchanged = [torch.empty_like(tensor, device="meta") for tensor in exchanged]
+        self._offsets, _ = packed(exchanged)
+        self.snapshots, self.holds = snapshots, holds
+        self._log, self._faults = log, log.faults
+        self.reducing = reducing
+        self._views: dict[int, list[torch.Tensor]] = {}
+
+    def close(self) -> None:
+        """Gives up this rank's files and views."""
+        self.holds.release()
+        arena.remove_directory(self.files)
+        self.files.close()
+        self._views.clear()
+        self.arena.close()
+
+    # -- contributions and results ---------------------------------------------------------------------------------
+
+    def row(self, row: int) -> Tensors:
+        """One of this rank's rows as tensors shaped like the parameters."""
+        return self._vector_at(self._layout.row(self._rank, row))
+
+    async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
+        """Puts beside a row which parameters have gradients in it, and the hyper-parameters."""
+        self._faults.at("depositing", self._log.ledger.round)
+        self.arena.write_meta(self._layout.row_meta(self._rank, row), join_meta(*described))
+
+    def copy_row(self, row: int) -> tuple[torch.Tensor, bytes]:
+        """A row of this rank's with what goes with it."""
+        return self._bytes_of(row).clone(), self.arena.read_meta(self._layout.row_meta(self._rank, row))
+
+    def put_row(self, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
+        """Writes what `copy_row` gave."""
+        self._bytes_of(row).copy_(copy[0])
+        self.arena.write_meta(self._layout.row_meta(self._rank, row), copy[1])
+
+    def reduce(self, sealed: Round) -> Event | None:
+        """What this rank can do for a sealed round: nothing where an agent does it."""
+        return None if self.reducing is None else self.reducing(sealed)
+
+    async def hold(self, record: Round) -> None:
+        """The round's slot cannot be reused from here on."""
+        self.holds.take(record)
+
+    def result(self, record: Round) -> Result:
+        """A round's result, read in place."""
+        present, hyper = meta_of(record, self.arena.read_meta(self._layout.slot_meta(record.slot)))
+        self._faults.at("applying", record.number)
+        return Result(record, self._vector_at(self._layout.slot(record.slot)), present, hyper)
+
+    def release(self) -> None:
+        """This rank reads no result any more."""
+        self.holds.release()
+
+    async def step_taken(self) -> None:
+        """It has really taken its time."""
+
+    # -- published weights -----------------------------------------------------------------------------------------
+
+    async def publish(self, row: int, values: Tensors, notes: Notes, readers: Collection[int]) -> None:
+        """Writes into a row of this rank's. Its readers see it in place, or their agents fetch it."""
+        torch._foreach_copy_(self._row_at(row), list(values))
+        self._note(row, notes)
+
+    def put(self, row: int, values: Tensors | None) -> None:
+        """Writes into a spare row, without notes."""
+        torch._foreach_copy_(self._row_at(row), list(values or ()))
+        self._note(row, ())
+
+    def notes(self, row: int) -> Notes:
+        """The numbers that go with a published row."""
+        numbers = self.arena.numbers(self._layout.notes(row), NOTES_BYTES // 8, "d")
+        return tuple(numbers[1 : 1 + int(numbers[0])])
+
+    async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
+        """The weighted sum of published rows, and of this rank's own weights."""
+        rows: list[tuple[Tensors, float]] = [(self._row_at(place.row), share) for place, share in terms]
+        if own is not None:
+            rows.append((own.tensors, own.weight))
+        return Mixed(weighted_sum(rows), mixed_notes([(self.notes(p.row), share) for p, share in terms], own))
+
+    async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
+        """The mean of published rows, or of rows and this rank's own weights."""
+        share = 1 / (len(places) + (own is not None))
+        rows: list[tuple[Tensors, float]] = [(self._row_at(place.row), share) for place in places]
+        return Mixed(weighted_sum(rows if own is None else [*rows, (own, share)]))
+
+    def copy(self, row: int) -> Mixed:
+        """A private copy of a published row."""
+        return Mixed(weighted_sum([(self._row_at(row), 1.0)]))
+
+    # -- snapshots, and what all ranks exchange when they meet -----------------------------------------------------
+
+    async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
+        """Writes a snapshot into a buffer that this rank has claimed."""
+        self._faults.at("writing-snapshot", version)
+        self.snapshots.write(buffer, contents, ledger.to_state(version), position)
+
+    def load(self, buffer: int) -> Contents | None:
+        """A private copy of a snapshot, or None if it is being overwritten."""
+        return self.snapshots.read(buffer)
+
+    def leave(self, place: int, tensors: Tensors) -> None:
+        """Leaves what this rank brings to a meeting, before the event that shows it.
+
+        Two places in turn: a rank can be at most one meeting ahead of one that still reads, because the next meeting
+        needs both.
+        """
+        for mine, shared in zip(tensors, self.left(place, self._rank), strict=True):
+            shared.copy_(mine)
+
+    def left(self, where: int, rank: int) -> Tensors:
+        """What a rank has left, in place. Shapes are those of the start, at every meeting."""
+        region = self.arena.region(self._layout.buffer_row(where, rank), self._layout.buffer_bytes)
+        return [place(region, offset, like) for offset, like in zip(self._offsets, self._exchanged, strict=True)]
+
+    # -- views -----------------------------------------------------------------------------------------------------
+
+    def _bytes_of(self, row: int) -> torch.Tensor:
+        return self.arena.region(self._layout.row(self._rank, row), self._vector.nbytes)
+
+    def _note(self, row: int, notes: Notes) -> None:
+        numbers = self.arena.numbers(self._layout.notes(row), 1 + len(notes), "d")
+        numbers[0] = len(notes)
+        for index, value in enumerate(notes):
+            numbers[1 + index] = value
+
+    def _row_at(self, row: int) -> list[torch.Tensor]:
+        offset = self._layout.published(row)
+        if offset not in self._views:
+            self._views[offset] = self._published.views(self.arena.region(offset, self._layout.published_bytes))
+        return self._views[offset]
+
+    def _vector_at(self, offset: int) -> list[torch.Tensor]:
+        if offset not in self._views:
+            nbytes = self._layout.vector_bytes
+            self.arena.touch(offset, nbytes)
+            self._views[offset] = self._vector.views(self.arena.region(offset, nbytes))
+        return self._views[offset]

@@ -1,0 +1,377 @@
+"""The engine: what one rank does to train with others. The same everywhere; log and memory make the difference.
+
+`weights` are published ones, for averaging strategies; `replay` keeps the replica up to date. Every decision is the
+ledger's. While a rank waits it helps: it seals rounds whose grace is over, reduces, writes snapshots that are overdue.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from outpace.engines.agreement import LonelyWait
+from outpace.engines.log import Log
+from outpace.engines.memory import Memory
+from outpace.engines.replay import Replay
+from outpace.engines.weights import PublishedWeights
+from outpace.errors import OutpaceError, TrainingOver
+from outpace.interface import Ticket, Work
+from outpace.protocol.events import Arrive, Finish, Join, Seal, Sync, Tell
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import OutcomeKind
+from outpace.protocol.rules import Rules
+
+AT_THE_END = 2  #: where ranks leave what they exchange in `finish`; synchronisations take 0 and 1 in turn
+
+T = TypeVar("T")
+
+
+class Engine:
+    """One rank's way to the others."""
+
+    def __init__(
+        self,
+        rank: int,
+        rules: Rules,
+        log: Log,
+        memory: Memory,
+        replica: Any,
+        replay: Callable[[Engine], Any] = Replay,
+        close: Callable[[], None] | None = None,
+        at_end: Callable[[], None] | None = None,
+    ) -> None:
+        self.rank, self.world, self.rules = rank, rules.world, rules
+        self.log, self.memory, self.replica = log, memory, replica
+        self.came_late = False  #: it joined a training that had begun: it was started again
+        self.has_left = False  #: it said that no more data comes
+        self.is_open = True
+        self.steps = 0  #: local steps of the inner optimizer
+        self.state: dict[str, Any] = {}  #: what the strategy remembers on this rank
+        self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
+        self.weights = PublishedWeights(self)
+        self.replay = replay(self)
+        self._contributed = 0  # how often
+        self._pieces_at, self._pieces = -1, 0  # a version, and how many pieces were given at it
+        self._lonely = LonelyWait(rank)
+        self._close, self._at_end = close, at_end
+        replica.rules = rules
+
+    @property
+    def ledger(self) -> Ledger:
+        """What this rank knows of all rounds."""
+        return self.log.ledger
+
+    @property
+    def version(self) -> int:
+        """Rounds this rank has applied."""
+        version: int = self.replay.version
+        return version
+
+    @property
+    def incarnation(self) -> int:
+        """Under which number this rank speaks."""
+        return self.log.incarnation
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds this rank has waited for others."""
+        return self.log.waited_s
+
+    def now_s(self) -> float:
+        """Seconds on this rank's clock."""
+        return self.log.now_s()
+
+    def look(self) -> None:
+        """Takes in what the others have done meanwhile."""
+        self.log.look()
+
+    def begin_computing(self) -> None:
+        """A step begins here: for strategies that look at the clock."""
+        self.began_s = self.log.now_s()
+
+    # -- beginning and end -----------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Joins, waits until every rank of the world has joined once, and begins from the same weights as all."""
+        self.look()
+        purpose = "for the agent of this host to take up where the others are"
+        await self.until(lambda: not self.ledger.started or self.ledger.host in self.ledger.hosts.living, purpose)
+        self.came_late = self.ledger.started
+        known = self.ledger.members.by_rank.get(self.rank)
+        self.log.incarnation = 1 if known is None else known.incarnation + 1
+        self.log.append(Join(self.rank, self.incarnation))
+        if self.ledger.over:
+            raise TrainingOver(why_over(self.rank))
+        await self.until(lambda: self.ledger.started, "for every rank to join")
+        await self.replay.share_beginning()
+        self.steps = max(self.steps, self.ledger.published.shelves[self.rank].first)
+
+    async def finish(self) -> None:
+        """Leaves the quorum at once; applies until all have finished and nothing is pending."""
+        self.leave()
+        await self.replay.follow(lambda: self.ledger.ended, "in finish() for the other ranks to finish")
+        await self.replay.apply_until(self.ledger.round)
+        await self.replay.leave_a_snapshot()
+        self._exchange(AT_THE_END, [m.rank for m in self.ledger.members.by_rank.values() if m.counts])
+        if self._at_end is not None:
+            self._at_end()
+
+    def leave(self, for_good: bool = False) -> None:
+        """Says once that no more data comes, without waiting for anybody; `for_good`, that this process ends, too."""
+        if not self.has_left:
+            self._leave_for_exchange(AT_THE_END)
+        if not self.has_left or for_good:
+            self.log.append(Finish(self.rank, self.incarnation, for_good))
+            self.has_left = True  # only now: interrupted before, it has to be said again, which does no harm
+
+    def close(self) -> None:
+        """Gives everything back, without a word to the others. Pending work stays in the ledger."""
+        if self.is_open and self._close is not None:
+            self._close()
+        self.is_open = False
+
+    # -- all ranks meet --------------------------------------------------------------------------------------------
+
+    async def synchronize(self, resume_round: int | None = None) -> None:
+        """Waits for all, flushes, ends at one version with averaged buffers.
+
+        With `resume_round`, the rounds go on from that number and everybody adopts the replica that is furthest.
+        """
+        self.look()
+        if resume_round is not None:
+            self.replica.begin_anew()
+        generation = self.ledger.sync.generation
+        self._leave_for_exchange(generation % 2)
+        resume = 0 if resume_round is None else resume_round + 1
+        self.log.append(Sync(self.rank, self.incarnation, generation, resume, self.steps))
+        purpose = "in synchronize() for every rank that has data left"
+        self._lonely.begin(self.now_s())
+
+        def all_are_here() -> bool:
+            self._lonely.look(self.ledger, self.now_s())
+            return self.ledger.sync.generation > generation
+
+        if resume_round is None:
+            await self.replay.follow(all_are_here, purpose)
+        else:  # nothing may be applied on top of a checkpoint
+            await self.until(all_are_here, purpose)
+        self._lonely.all_have_met(self.ledger)
+        self.go_on_from(self.ledger.sync.steps)
+        if self.ledger.sync.resumed:
+            await self.replay.resume(self.ledger.sync.version)
+            return
+        await self.replay.apply_until(self.ledger.sync.version)
+        self._exchange(generation % 2, self.ledger.sync.ranks)
+
+    def go_on_from(self, steps: int) -> None:
+        """All count their steps from here together, and nobody reads what was published before."""
+        self.steps = max(self.steps, steps, self.ledger.published.shelves[self.rank].first)
+        self.weights.forget_unread()
+        self._pieces_at = -1  # a checkpoint may bring back a version that pieces were given at
+
+    def resume_steps(self, steps: int) -> None:
+        """Goes on counting this rank's steps from a checkpoint."""
+        self._contributed = max(self._contributed, steps)
+        self.steps = max(self.steps, steps)
+
+    def _leave_for_exchange(self, place: int) -> None:
+        self.memory.leave(place, self.replica.to_exchange())
+
+    def _exchange(self, place: int, ranks: Iterable[int]) -> None:
+        self.replica.exchange([self.memory.left(place, rank) for rank in sorted(ranks)])
+
+    # -- contributing ----------------------------------------------------------------------------------------------
+
+    async def begin(self, work: Work, is_part: bool = False, alone: bool = False) -> Ticket:
+        """Writes this rank's row and appends its arrival. Waits for nobody."""
+        log = self.log
+        log.look()
+        version = self.replay.version
+        work = work._replace(step=self._contributed + 1)
+        row = log.ledger.free_row(self.rank)
+        if row is None:
+            row = await self._free_row()
+        earlier = None if alone else log.ledger.open.part_of(self.rank, log.incarnation)
+        pieces = 1 + (self._pieces if version == self._pieces_at and not alone else 0)
+        samples, planned = work.samples, work.planned
+        if earlier is not None:
+            await self._deposit(row, work, earlier.row)
+            samples, planned = earlier.samples + samples, max(earlier.planned, planned)
+        elif pieces == 1:
+            await self._deposit(row, work, None)
+        ticket = self._arrive(row, version, samples, planned, pieces, is_part)
+        if ticket.taken and is_part:
+            self._pieces_at, self._pieces = version, pieces
+        return ticket
+
+    async def _deposit(self, row: int, work: Work, onto: int | None) -> None:
+        memory = self.memory
+        earlier = None if onto is None else memory.row(onto)
+        await memory.deposited(row, self.replica.deposit(memory.row(row), work, earlier))
+
+    def _arrive(
+        self, row: int, version: int, samples: float, planned: float = 1.0, pieces: int = 1, is_part: bool = False
+    ) -> Ticket:
+        log = self.log
+        self._contributed = step = self._contributed + 1
+        kind, reason, entered = log.append(
+            Arrive(self.rank, log.incarnation, step, version, row, samples, planned, pieces, is_part)
+        )
+        if kind is OutcomeKind.IGNORED:
+            raise OutpaceError(
+                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this "
+                "rank was replaced, or an earlier synchronize() or finish() was interrupted. Make a new "
+                "DistributedOptimizer"
+            )
+        is_dropped = kind is OutcomeKind.DROPPED  # recorded as such: nobody need compute it again
+        is_too_late = kind is OutcomeKind.TOO_LATE
+        is_kept = (is_dropped or is_too_late) and bool(self.replica.give_up(step))
+        taken = is_kept or not is_too_late
+        if entered < 0:
+            entered = log.ledger.members.by_rank[self.rank].last_round
+        waits = taken and not is_dropped and not is_part and self.rules.counts(entered - version)
+        return Ticket(step, entered, waits, reason, taken)
+
+    async def finish_round(self, ticket: Ticket) -> Ticket:
+        """Waits for the ticket's round, if it is one that its rank waits for, and applies every round decided."""
+        if ticket.waits:
+            await self.until_complete(ticket.round + 1, f"for the quorum of round {ticket.round}")
+        await self.catch_up()
+        return ticket
+
+    async def catch_up(self) -> None:
+        """Applies every round known to be sealed. One that is still being reduced is waited for."""
+        ledger = self.log.ledger
+        last = ledger.round
+        if ledger.complete < last:
+            await self.until_complete(last, "for a result to be reduced")
+        await self.replay.apply_until(last)
+
+    async def local_step(self, work: Work) -> None:
+        """Takes one step of the inner optimizer with this rank's own gradients."""
+        await self.memory.step_taken()
+        self.replica.local_step(work)
+        self.steps += 1
+        await self.replay.stepped()
+
+    def tell(self, step: int, index: int, value: float) -> None:
+        """Tells all ranks a number."""
+        self.log.append(Tell(self.rank, self.incarnation, step, index, value))
+
+    def pending(self) -> list[dict[str, Any]]:
+        """Copies of this rank's contributions that no round has taken in yet."""
+        if not self.is_open:
+            return []
+        self.look()
+        found = []
+        for c in self.ledger.pending(self.rank):
+            row, meta = self.memory.copy_row(c.row)
+            found.append({"version": c.version, "samples": c.samples, "planned": c.planned, "row": row, "meta": meta})
+        return found
+
+    async def give_again(self, pending: dict[str, Any]) -> None:
+        """Contributes what a checkpoint held as pending. It is late, and treated as the strategy treats late ones."""
+        row = await self._free_row()
+        self.memory.put_row(row, (pending["row"], pending["meta"]))
+        self._arrive(row, pending["version"], pending["samples"], pending["planned"])
+
+    async def _free_row(self) -> int:
+        """A row to write into. Both can be taken only for a moment, after this rank was restarted."""
+        row = self.ledger.free_row(self.rank)
+        while row is None:
+            await self.until(lambda: self.ledger.free_row(self.rank) is not None, "for a row to become free")
+            row = self.ledger.free_row(self.rank)
+        return row
+
+    # -- waiting and saying ----------------------------------------------------------------------------------------
+
+    async def until(
+        self, holds: Callable[[], bool], purpose: str, version: int | None = None, rank: int | None = None
+    ) -> None:
+        """Waits until the log makes it true, and helps meanwhile. `version` and `rank` say what it depends on.
+
+        Begins with what the last look at the log showed: whoever comes here has just appended or looked.
+        """
+        if not holds():
+            await self._wait(holds, purpose, version, rank)
+
+    async def _wait(
+        self, holds: Callable[[], bool], purpose: str, version: int | None = None, rank: int | None = None
+    ) -> None:
+        log = self.log
+        wait = log.begin_wait(purpose, version, rank)
+        try:
+            while True:
+                log.check()
+                if not self.memory.has_tensors:  # only time is simulated: there is nothing to help with
+                    await log.rest(wait, None)
+                else:
+                    seen = log.position
+                    if not await self._assist() and log.position == seen:
+                        await log.rest(wait, self.replay.overdue_in_s())
+                if holds():  # helping looks at the log, too, and may have seen what is waited for
+                    return
+        finally:
+            log.end_wait(wait)
+
+    async def until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
+        """Waits until the log makes it true for each of these ranks."""
+        for rank in ranks:
+            if not holds(rank):
+                await self._wait(partial(holds, rank), purpose, rank=rank)
+
+    async def until_complete(self, version: int, purpose: str) -> None:
+        """Waits until all rounds below this number are complete."""
+        if self.log.ledger.complete < version:
+            await self._wait(lambda: self.log.ledger.complete >= version, purpose, version)
+
+    async def help(self) -> None:
+        """Does what there is to be done for a sealed round, without waiting for it."""
+        self._reduce()
+
+    async def _assist(self) -> bool:
+        """Moves the run along while waiting. True if that changed something worth another look."""
+        return self._reduce() or self._seal() or await self.replay.write_overdue_snapshot()
+
+    def _reduce(self) -> bool:
+        sealed = self.ledger.reducing
+        event = None if sealed is None else self.memory.reduce(sealed)
+        if event is None:
+            return False
+        self.log.append(event)
+        return True
+
+    def _seal(self) -> bool:
+        if not self.log.is_seal_due():
+            return False
+        self.log.append(Seal(self.ledger.sealable))
+        return True
+
+
+def why_over(rank: int) -> str:
+    """For a rank that comes too late."""
+    return (
+        f"[rank {rank}] all ranks have finished this training, so that this one, which was started again, has nobody "
+        "to train with. Nothing is lost: what it had contributed is in the weights of the others"
+    )
+
+
+def run(call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
+    """Runs a call of an engine or a strategy to its end, where waiting blocks."""
+    try:
+        call(*arguments).send(None)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    raise RuntimeError("this engine's calls must not suspend")
+
+
+Drive = Callable[..., Any]  #: runs a call of an engine or a strategy to its end: `drive(call, *arguments)`
+
+
+class Opened(NamedTuple):
+    """An engine, and how its calls are run."""
+
+    engine: Engine
+    drive: Drive = run
+    compute: Callable[[int], None] | None = None  #: where time is simulated: lets a part of a step's computing pass

@@ -1,0 +1,135 @@
+"""One simulated rank's clock and log: how time passes while it computes, says something or waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from outpace.engines.log import Wait
+from outpace.engines.virtual.clock import sleep, wait_in
+from outpace.engines.virtual.world import World
+from outpace.errors import BelowQuorum
+from outpace.protocol.events import Event, Join, Read, Tell
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.outcome import Outcome, OutcomeKind
+
+UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it
+
+
+class Speed(NamedTuple):
+    """How fast a simulated rank is."""
+
+    compute_ns: Callable[[int], int]  #: of each of its steps, counted from 0
+    apply_ns: int = 0  #: of one round
+
+
+class VirtualLog:
+    """The world's log, as one rank sees it."""
+
+    def __init__(self, world: World, rank: int, speed: Speed) -> None:
+        self.world, self.rank, self.speed = world, rank, speed
+        self.ledger: Ledger = world.ledger  #: all simulated ranks share it, so that nothing is ever unread
+        self.incarnation = 0
+        self.began_ns = 0  #: when it began to compute its current step
+        self.ready_ns = 0  #: when that is done; it computes until then
+        self.waited_ns = 0
+        self._waits_since_ns: int | None = None
+        self._computed = 0  # whole steps
+        self._part = 0  # parts of the step under way
+        self._is_committed = False  # what it says next is in the store already
+
+    @property
+    def position(self) -> int:
+        """How many events the log has."""
+        return self.world.position
+
+    @property
+    def waited_s(self) -> float:
+        """Simulated seconds this rank has waited for others; a wait under way counts."""
+        since = self._waits_since_ns
+        return (self.waited_ns + (0 if since is None else self.world.clock.now_ns - since)) / 1e9
+
+    def now_s(self) -> float:
+        """Simulated seconds."""
+        return self.world.clock.now_ns / 1e9
+
+    async def compute(self, parts: int = 1) -> None:
+        """Lets the time of computing a step pass, or of one of so many parts of it."""
+        compute = self.speed.compute_ns(self._computed) // parts
+        self._part += 1
+        if self._part >= parts:
+            self._part = 0
+            self._computed += 1
+        self.began_ns = self.world.clock.now_ns
+        self.ready_ns = self.began_ns + compute
+        await sleep(compute)
+
+    def skip_rest(self) -> None:
+        """What is left of the step under way will not be computed."""
+        if self._part:
+            self._part = 0
+            self._computed += 1
+
+    # -- saying ----------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """There is one ledger: nothing is ever unread."""
+
+    async def until_committed(self) -> None:
+        """Waits until what it says next is in the log: in the store's, if there is one."""
+        if self.world.agents is not None:
+            await wait_in(self.world.agents.commit(self.rank))
+            self._is_committed = True
+
+    def append(self, event: Event) -> Outcome:
+        """What the store has not taken in yet is charged to it. Joining is free: a run begins when all have joined."""
+        agents, is_committed, self._is_committed = self.world.agents, self._is_committed, False
+        if agents is None or is_committed or isinstance(event, Join):
+            return self.world.append(event)
+        if isinstance(event, UNHEARD):
+            agents.post(self.rank, partial(self.world.append, event))
+            return Outcome(OutcomeKind.UNREAD, "not in the log yet")
+        agents.post(self.rank, _nothing)
+        return self.world.append(event)
+
+    def is_seal_due(self) -> bool:
+        """The world seals when a grace is over."""
+        return False
+
+    def cut(self, position: int, buffer: int) -> None:
+        """The log is a list that nobody cuts."""
+
+    # -- waiting ---------------------------------------------------------------------------------------------------
+
+    def begin_wait(self, purpose: str, version: int | None, rank: int | None) -> Wait:
+        """From here on this rank waits."""
+        self._waits_since_ns = now = self.world.clock.now_ns
+        return Wait(purpose, now, version, rank)
+
+    def end_wait(self, wait: Wait) -> None:
+        """That wait is over."""
+        self.waited_ns += self.world.clock.now_ns - int(wait.began_s)
+        self._waits_since_ns = None
+
+    def check(self) -> None:
+        """Raises if no wait can come to a good end."""
+        if self.ledger.below_quorum:
+            raise BelowQuorum(f"[rank {self.rank} - round {self.ledger.round}] {self.ledger.why_below_quorum()}")
+
+    async def rest(self, wait: Wait, at_most_s: float | None) -> None:
+        """Suspends until the world wakes it."""
+        world = self.world
+        if wait.version is not None:
+            waiters = world.completion(wait.version)
+        elif wait.rank is not None:
+            waiters = world.changes_of(wait.rank)
+        else:
+            waiters = world.news()
+        if at_most_s is not None:
+            world.clock.after(int(at_most_s * 1e9) + 1, lambda: world.clock.wake(waiters))
+        await wait_in(waiters)
+
+
+def _nothing() -> None:
+    """What follows from something that has taken effect already."""

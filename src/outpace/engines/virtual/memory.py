@@ -1,0 +1,313 @@
+"""What simulated ranks share, and the time that it takes: with tensors of this process, or with none at all."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+
+from outpace.engines.engine import Engine
+from outpace.engines.memory import Term
+from outpace.engines.replay import REPLAY_AT_MOST
+from outpace.engines.sums import RowSums, done, join_meta, merged_meta, meta_of, mixed_notes, weighted_sum
+from outpace.engines.virtual.clock import sleep
+from outpace.engines.virtual.log import VirtualLog
+from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
+from outpace.protocol.events import Event, Refuse
+from outpace.protocol.ledger import Ledger
+from outpace.protocol.results import Results
+from outpace.protocol.round import Round
+from outpace.protocol.rules import Rules
+from outpace.protocol.shelves import Publication
+from outpace.vector import VectorLayout
+
+
+class SharedTensors:
+    """What lies in the memory all simulated ranks share. Pages that nobody writes cost nothing."""
+
+    def __init__(self, vector: VectorLayout, rules: Rules, max_grad_norm: float | None = None) -> None:
+        self.vector = vector
+        self.snapshots: dict[int, Contents] = {}
+        self.exchanged: dict[tuple[int, int], list[torch.Tensor]] = {}  #: (place, rank) -> what a rank left there
+        self.published: dict[int, list[torch.Tensor]] = {}  #: by row
+        self._world, self._rows = rules.world, rules.rows
+        vectors = rules.rows * rules.world + Results(rules).slots
+        self._memory = torch.zeros(vectors * vector.nbytes, dtype=torch.uint8, device="cpu")
+        self._sums = RowSums(self._memory, vector.chunks(), rules, max_grad_norm)
+        self._row_metas: dict[tuple[int, int], bytes] = {}
+        self._slot_metas: dict[int, bytes] = {}
+        self._views: dict[int, list[torch.Tensor]] = {}
+
+    def row(self, rank: int, row: int) -> list[torch.Tensor]:
+        """A rank's row as tensors shaped like the parameters."""
+        return self._vector_at(self._row_at(rank, row))
+
+    def describe_row(self, rank: int, row: int, present: bytes, hyper: bytes) -> None:
+        """What goes with a row: which parameters had gradients, and the hyper-parameters."""
+        self._row_metas[rank, row] = join_meta(present, hyper)
+
+    def copy_of_row(self, rank: int, row: int) -> tuple[torch.Tensor, bytes]:
+        """A row and what goes with it."""
+        at = self._row_at(rank, row)
+        return self._memory[at : at + self.vector.nbytes].clone(), self._row_metas[rank, row]
+
+    def put_row(self, rank: int, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
+        """Writes what `copy_of_row` gave."""
+        at = self._row_at(rank, row)
+        self._memory[at : at + self.vector.nbytes].copy_(copy[0])
+        self._row_metas[rank, row] = copy[1]
+
+    def result(self, record: Round) -> Result:
+        """A round's result, read in place."""
+        present, hyper = meta_of(record, self._slot_metas.get(record.slot, b""))
+        return Result(record, self._vector_at(self._slot_at(record.slot)), present, hyper)
+
+    def reduce(self, sealed: Round) -> Event:
+        """Sums the rows of a sealed round into its slot."""
+        sums = self._sums
+        terms = sums.terms(sealed, [self._row_at(c.rank, c.row) for c in sealed.contributions])
+        squares = []
+        for index, place in enumerate(sums.chunks_at(self._slot_at(sealed.slot))):
+            summed, scale = sums.sum(index, terms)
+            squares.append(sums.sum_of_squares(summed, scale))
+            bad = None if math.isfinite(squares[-1]) else sums.culprit(index, terms, sealed)
+            if bad is not None:
+                return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
+            torch.mul(summed, scale, out=place)
+        metas = (self._row_metas[c.rank, c.row] for c in sealed.contributions)
+        self._slot_metas[sealed.slot] = merged_meta(sealed, metas)
+        return done(0, sealed, sums.clip(squares))
+
+    def _row_at(self, rank: int, row: int) -> int:
+        return (row * self._world + rank) * self.vector.nbytes
+
+    def _slot_at(self, slot: int) -> int:
+        return (self._rows * self._world + slot) * self.vector.nbytes
+
+    def _vector_at(self, offset: int) -> list[torch.Tensor]:
+        if offset not in self._views:
+            self._views[offset] = self.vector.views(self._memory[offset : offset + self.vector.nbytes])
+        return self._views[offset]
+
+
+class SimulatedMemory:
+    """What takes time, with or without tensors."""
+
+    def __init__(self, log: VirtualLog) -> None:
+        self._log, self._world, self._rank = log, log.world, log.rank
+        self._apply_ns = log.speed.apply_ns
+
+    def reduce(self, sealed: Round) -> Event | None:
+        """The world reduces: a sealed round is complete when its reduction would be."""
+        return None
+
+    def notes(self, row: int) -> Notes:
+        """The numbers that go with a published row."""
+        return self._world.notes.get(row, ())
+
+    async def _send(self, row: int, notes: Notes, readers: Collection[int]) -> None:
+        """Published weights are as long on their way as a contribution. Agents send one row of a rank at a time."""
+        agents = self._world.agents
+        if agents is not None:
+            await sleep(agents.rows_there_in_ns([self._rank]))
+            agents.send(self._rank, readers)
+        await sleep(self._world.arrive_ns)
+        await self._log.until_committed()
+        self._world.notes[row] = notes
+
+    async def _fetch(self, terms: Sequence[Term], together: bool) -> None:
+        others = [place.rank for place, _ in terms if place.rank != self._rank]
+        await sleep(self._world.travel_ns(self._rank, others, together))
+
+    async def _fetch_from_all(self, ranks: Sequence[int]) -> None:
+        await sleep(self._world.travel_of_all_ns(ranks))
+
+
+class TensorMemory(SimulatedMemory):
+    """One rank's view of the tensors that all share."""
+
+    has_tensors = True
+
+    def __init__(self, log: VirtualLog, tensors: SharedTensors) -> None:
+        super().__init__(log)
+        self._tensors = tensors
+
+    def row(self, row: int) -> Tensors:
+        """One of this rank's rows."""
+        return self._tensors.row(self._rank, row)
+
+    async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
+        """It takes its time until the arrival can be in the log."""
+        self._tensors.describe_row(self._rank, row, *described)
+        await sleep(self._world.arrive_ns)
+        await self._log.until_committed()
+
+    def copy_row(self, row: int) -> tuple[torch.Tensor, bytes]:
+        """A row with what goes with it."""
+        return self._tensors.copy_of_row(self._rank, row)
+
+    def put_row(self, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
+        """Writes what `copy_row` gave."""
+        self._tensors.put_row(self._rank, row, copy)
+
+    async def hold(self, record: Round) -> None:
+        """The time of applying passes first; a slot that is given to another round meanwhile shows in the ledger."""
+        await sleep(self._apply_ns)
+
+    def result(self, record: Round) -> Result:
+        """A round's result."""
+        return self._tensors.result(record)
+
+    def release(self) -> None:
+        """Nobody else runs while it is read."""
+
+    async def step_taken(self) -> None:
+        """Takes as long as applying a round."""
+        await sleep(self._apply_ns)
+
+    async def publish(self, row: int, values: Tensors, notes: Notes, readers: Collection[int]) -> None:
+        """Writes into a row of this rank's, and sends it."""
+        await self._send(row, notes, readers)
+        self._write(row, values)
+
+    def put(self, row: int, values: Tensors | None) -> None:
+        """Writes into a spare row, without notes."""
+        self._write(row, values or ())
+        self._world.notes[row] = ()
+
+    async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
+        """The weighted sum of published rows."""
+        await self._fetch(terms, together)
+        rows: list[tuple[Tensors, float]] = [(self._tensors.published[p.row], share) for p, share in terms]
+        if own is not None:
+            rows.append((own.tensors, own.weight))
+        return Mixed(weighted_sum(rows), mixed_notes([(self.notes(p.row), share) for p, share in terms], own))
+
+    async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
+        """The mean of published rows."""
+        await self._fetch_from_all(ranks)
+        share = 1 / (len(places) + (own is not None))
+        rows: list[tuple[Tensors, float]] = [(self._tensors.published[place.row], share) for place in places]
+        return Mixed(weighted_sum(rows if own is None else [*rows, (own, share)]))
+
+    def copy(self, row: int) -> Mixed:
+        """A private copy of a published row."""
+        return Mixed(weighted_sum([(self._tensors.published[row], 1.0)]))
+
+    async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
+        """Copying takes as long as applying a round."""
+        self._tensors.snapshots[buffer] = Contents([t.clone() for t in contents.tensors], contents.plain)
+        await sleep(self._apply_ns)
+
+    def load(self, buffer: int) -> Contents | None:
+        """A private copy of a snapshot."""
+        saved = self._tensors.snapshots[buffer]
+        return Contents([t.clone() for t in saved.tensors], saved.plain)
+
+    def leave(self, place: int, tensors: Tensors) -> None:
+        """Leaves what this rank brings to a meeting."""
+        self._tensors.exchanged[place, self._rank] = [t.detach().clone() for t in tensors]
+
+    def left(self, place: int, rank: int) -> Tensors:
+        """What a rank has left there."""
+        return self._tensors.exchanged[place, rank]
+
+    def _write(self, row: int, values: Tensors) -> None:
+        published = self._tensors.published
+        if row not in published:  # of the same types as all others: a sum is of wider ones
+            like = next(iter(published.values()), values)
+            published[row] = [torch.empty_like(tensor) for tensor in like]
+        torch._foreach_copy_(published[row], list(values))
+
+
+class Nothing:
+    """Stands in for what is not there when only time is simulated: every verb of it does nothing and returns None."""
+
+    version = 0
+
+    def __getattr__(self, name: str) -> Any:
+        setattr(self, name, _nothing)  # found without this call from now on
+        return _nothing
+
+
+def _nothing(*given: object, **also: object) -> None:
+    return None
+
+
+class TimingMemory(SimulatedMemory, Nothing):
+    """No tensors: only who waits for whom, and for how long."""
+
+    has_tensors = False
+
+    async def deposited(self, row: int, described: object) -> None:
+        """It takes its time until the arrival can be in the log."""
+        if self._world.arrive_ns:
+            await sleep(self._world.arrive_ns)
+        await self._log.until_committed()
+
+    async def step_taken(self) -> None:
+        """Takes as long as applying a round."""
+        if self._apply_ns:
+            await sleep(self._apply_ns)
+
+    async def publish(self, row: int, values: object, notes: Notes, readers: Collection[int]) -> None:
+        """Only the numbers are there."""
+        await self._send(row, notes, readers)
+
+    async def mix(self, terms: Sequence[Term], together: bool, own: object = None) -> Mixed:
+        """There is nothing to add up."""
+        await self._fetch(terms, together)
+        return Mixed()
+
+    async def mean(self, places: object, ranks: Sequence[int], own: object) -> Mixed:
+        """There is nothing to average."""
+        await self._fetch_from_all(ranks)
+        return Mixed()
+
+    def copy(self, row: int) -> Mixed:
+        """There is nothing to copy."""
+        return Mixed()
+
+
+class TimedReplay:
+    """Rounds that are only counted: a rank that missed some takes them all at once, in the time that takes."""
+
+    def __init__(self, engine: Engine) -> None:
+        assert isinstance(engine.log, VirtualLog)
+        self._apply_ns = engine.log.speed.apply_ns
+        self.version = 0
+
+    async def apply_until(self, version: int) -> None:
+        """A snapshot takes as long as one round more than would be replayed."""
+        missed = version - self.version
+        if missed > 0:
+            if self._apply_ns:
+                await sleep(self._apply_ns * min(missed, REPLAY_AT_MOST + 1))
+            self.version = version
+
+    async def share_beginning(self) -> None:
+        """There are no weights to begin from."""
+
+    async def stepped(self) -> None:
+        """Nobody counts versions of weights that are not there."""
+
+    def overdue_in_s(self) -> float | None:
+        """Nobody needs a snapshot."""
+        return None
+
+    async def write_overdue_snapshot(self) -> bool:
+        """Nobody needs one."""
+        return False
+
+
+def timed_engine(log: VirtualLog) -> Engine:
+    """A rank without tensors."""
+    memory: Any = TimingMemory(log)
+    return Engine(log.rank, log.ledger.rules, log, memory, Nothing(), TimedReplay)
+
+
+def training_engine(log: VirtualLog, tensors: SharedTensors, replica: Any) -> Engine:
+    """A rank with a replica of its own."""
+    return Engine(log.rank, log.ledger.rules, log, TensorMemory(log, tensors), replica)

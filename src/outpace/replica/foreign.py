@@ -1,0 +1,109 @@
+"""What others do to a model while it trains: writes to its weights between two steps, and a DDP that was left in place.
+
+Weights that somebody else writes - a checkpoint that is loaded late, a clamp, a norm kept in check - are noticed by the
+counters that torch keeps for autograd. Other ranks cannot see such writes.
+
+Under DDP every `backward()` waits for the slowest rank, so that there is nothing left to gain, and what is averaged was
+averaged before. Frameworks wrap models by themselves, after the optimizer was made and out of the script's sight; DDP's
+hooks are in C++ and cannot be seen on parameters. So it is the DDP objects that are looked for, among all there are.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from outpace.errors import OutpaceError
+from outpace.replica.replica import OptimizerReplica
+
+log = logging.getLogger("outpace")
+
+_COUNTER = attrgetter("_version")
+
+
+class ForeignWrites:
+    """Of one replica. Before its first step they are what all ranks begin with; later they can only be pointed out."""
+
+    def __init__(
+        self, rank: int, replica: OptimizerReplica, needs_equal_weights: bool, begin_with_own: Callable[[], None]
+    ) -> None:
+        self._rank, self._replica = rank, replica
+        self._begin_with_own = begin_with_own  # makes the written weights what all ranks begin with
+        self._can_tell = needs_equal_weights  # weights of one's own may be written; once said is enough
+        self.begin()
+
+    def begin(self) -> None:
+        """The replica has taken up what all begin with."""
+        self._has_begun = False
+        self._known = self._counters()
+
+    def renew(self) -> None:
+        """What was written until now was no foreign write."""
+        self._known = self._counters()
+
+    def heed(self) -> None:
+        """Before the replica is used. Waits for nobody."""
+        is_beginning, self._has_begun = not self._has_begun, True
+        written = [i for i, (now, known) in enumerate(zip(self._counters(), self._known, strict=True)) if now != known]
+        if not written:
+            return
+        if is_beginning:
+            self._begin_with_what_was_written()
+        elif self._can_tell:
+            self._can_tell = False
+            log.warning(
+                "[rank %d - round %d] %s was written between two steps, and not by this optimizer. The other ranks do "
+                "not see that: unless each does the same after the same round, replicas differ from now on. To load "
+                "weights while training, load them on all ranks and then call optimizer.load_state_dict() on all",
+                *(self._rank, self._replica.version, self._replica.named_parameters()[written[0]][0]),
+            )
+
+    def _begin_with_what_was_written(self) -> None:
+        written = [p.detach().clone() for p in self._replica.parameters]
+        self._begin_with_own()
+        self.renew()
+        if not all(map(torch.equal, written, self._replica.parameters)):
+            log.warning(
+                "[rank %d - round %d] the weights that were loaded after DistributedOptimizer was made are not those "
+                "of the other ranks, who began with others or are further: this rank has taken up theirs. Load a "
+                "checkpoint before the optimizer is made, or with optimizer.load_state_dict() on all ranks",
+                *(self._rank, self._replica.version),
+            )
+
+    def _counters(self) -> list[int]:
+        return list(map(_COUNTER, self._replica.parameters))
+
+
+def refuse_ddp(model: torch.nn.Module | None, parameters: Iterable[torch.Tensor]) -> None:
+    """Raises if DDP has the model or one of these parameters. Looks at every object: not for every step."""
+    if isinstance(model, DistributedDataParallel):
+        raise _refusal("the model is wrapped in")
+    if not dist.is_available() or not dist.is_initialized():
+        return  # DDP needs a group
+    ours = {id(p) for p in parameters}
+    if any(_has(ddp, ours) for ddp in _living()):
+        gc.collect()  # one that the script has let go of may lie in a cycle, and averages nothing
+        if any(_has(ddp, ours) for ddp in _living()):
+            raise _refusal("the optimizer's parameters belong to a model in")
+
+
+def _living() -> Iterator[DistributedDataParallel]:
+    return (each for each in gc.get_objects() if issubclass(type(each), DistributedDataParallel))
+
+
+def _has(ddp: DistributedDataParallel, ours: set[int]) -> bool:
+    return any(id(p) in ours for p in ddp.parameters())
+
+
+def _refusal(what: str) -> OutpaceError:
+    return OutpaceError(
+        f"{what} torch's DistributedDataParallel, which averages gradients in backward() and waits for the slowest "
+        "rank there: outpace would gain nothing. Train the plain model (`model.module`, or leave "
+        "DistributedDataParallel away; in a framework, choose a strategy that does not wrap it) and let outpace average"
+    )
