@@ -22,6 +22,8 @@ class Recorded(Engine, Protocol):
 
     @property
     def incarnation(self) -> int: ...
+    @property
+    def waited_s(self) -> float: ...
 
 
 class RunTrace:
