@@ -14,7 +14,7 @@ import torch
 import outpace
 from outpace.engines import agreement
 from outpace.engines.arena import arena
-from outpace.engines.arena.log import RECORD_BYTES, Log, encode
+from outpace.engines.arena.log import RECORD_BYTES, LogFile, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
 from outpace.launching.places import environment_of, open_store
 from outpace.protocol.events import Arrive
@@ -193,7 +193,7 @@ def test_a_damaged_record_of_the_log_is_refused(tmp_path):
     assert len(record) == RECORD_BYTES
     os.write(fd, record)
     with pytest.raises(ArenaInvalid, match="a record of the shared log is damaged"):
-        Log(fd).read(0)
+        LogFile(fd).read(0)
     os.close(fd)
 
 
