@@ -13,7 +13,7 @@ import torch
 import outpace
 from outpace.engines import agreement
 from outpace.engines.arena import arena
-from outpace.engines.arena.log import RECORD_BYTES, encode
+from outpace.engines.arena.log import RECORD_BYTES, LogFile, encode
 from outpace.errors import ArenaInvalid, InvalidRules, UnknownName
 from outpace.job.environment import environment_of
 from outpace.job.store import open_store

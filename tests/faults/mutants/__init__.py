@@ -93,13 +93,13 @@ _LOCAL = "outpace.engines.arena"
 MUTANTS = {
     "holds-unseen": Mutant(
         "a slot that a stopped rank reads or writes is not used again",
-        f"{_LOCAL}.reduction",
+        f"{_LOCAL}.memory",
         _holds_are_not_looked_at,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-solo]",
     ),
     "slots-not-held": Mutant(
         "a rank says which slot it uses",
-        f"{_LOCAL}.reduction",
+        f"{_LOCAL}.memory",
         _slots_are_not_held,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[applying-eager-majority]",
     ),

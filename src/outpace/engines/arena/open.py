@@ -10,8 +10,8 @@ from outpace.engines.arena.arena import Files, header_bytes
 from outpace.engines.arena.kernel import Bell, Faults, Life
 from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile
-from outpace.engines.arena.memory import ArenaMemory, Reducing
-from outpace.engines.arena.reduction import Helper, Holds
+from outpace.engines.arena.memory import ArenaMemory, Holds, Reducing
+from outpace.engines.arena.reduction import Helper
 from outpace.engines.arena.rendezvous import Rendezvous
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.engine import Drive, Engine, Opened, run

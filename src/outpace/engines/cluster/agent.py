@@ -27,7 +27,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 from outpace.engines.arena.kernel import Bell, Faults, Life
 from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile, decode
-from outpace.engines.arena.reduction import Holds, tag
+from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.backend import address_towards_store, make_room
 from outpace.engines.cluster.delivery import Delivery

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from outpace.engines.arena.kernel import Bell
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append, decode
-from outpace.engines.arena.reduction import tag
+from outpace.engines.arena.memory import tag
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.joining import LogPosition

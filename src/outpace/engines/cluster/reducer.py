@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from outpace.engines.arena.layout import Arena
-from outpace.engines.arena.reduction import Holds, tag
+from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.wire import Piece, wire_of
 from outpace.engines.sums import RowSums, Terms, done, join_meta, merged_meta, split_meta
