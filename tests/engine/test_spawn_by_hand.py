@@ -47,8 +47,8 @@ def test_a_script_without_a_guard_is_told_to_put_one_around_spawn(tmp_path):
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
     assert last.startswith("outpace.errors.RankFailed: rank ")
-    assert 'a script must call outpace.spawn under `if __name__ == "__main__":`' in last
-    assert "outpace.spawn was called again by a rank, which is importing the script" in done.stderr
+    assert 'it must call outpace.spawn under `if __name__ == "__main__":`' in last
+    assert "outpace.spawn was called again by a rank, which imports the script" in done.stderr
     assert "the others go on" not in done.stderr
 
 
