@@ -2,7 +2,7 @@
 # make test    lint, types and all tests but those that are long by nature, in two parts: those that start processes
 #              of their own come second
 # make test-all what is long by nature, too: every test, mutants, a long fuzz and a soak; half an hour
-# make lint    ruff and mypy alone
+# make lint    ruff, mypy and import-linter alone
 # make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
 # make soak    kills, stops and interrupts of real processes at random instants, for ten minutes; ARGS="--seconds 60 --seed 7"
@@ -50,6 +50,7 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

@@ -23,8 +23,7 @@ from outpace.optimizer import DistributedOptimizer
 from outpace.simulation.own_loop import simulate
 from outpace.strategies import Eager, Strategy
 from outpace.training_state import TrainingState
-
-__version__ = "0.1.0"
+from outpace.version import __version__
 
 __all__ = [
     "ArenaFull",
@@ -38,6 +37,7 @@ __all__ = [
     "Strategy",
     "TimedOut",
     "TrainingState",
+    "__version__",
     "record",
     "simulate",
     "spawn",

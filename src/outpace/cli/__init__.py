@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from outpace.cli import advise, race, run, simulate, trace, watch
 from outpace.cli.parser import OneLineParser
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid, UnknownName
+from outpace.version import __version__
 
 INTERRUPTED = 130  #: what shells expect after Ctrl-C
 
@@ -29,8 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> OneLineParser:
-    from outpace import __version__
-
     parser = OneLineParser(
         prog="outpace",
         description="PyTorch data-parallel training that does not wait for the slowest rank.",

@@ -18,6 +18,7 @@ from outpace.observe.trace import Trace
 from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.simulation.advice import COMPARED, STAY, Advice, advise, possible, replayed
 from outpace.simulation.scenario import SHARED
+from outpace.version import __version__
 
 DESCRIPTION = """
 Reads what a run recorded, says how much of its time its ranks waited for each other, and replays their computing in
@@ -59,8 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def to_json(path: str, trace: Trace, advice: Advice) -> dict[str, Any]:
-    from outpace import __version__
-
     return {
         "outpace": __version__,
         "trace": path,

@@ -41,6 +41,7 @@ from outpace.simulation import (
 )
 from outpace.strategies import strategy
 from outpace.strategies import table as strategy_table
+from outpace.version import __version__
 from outpace.workloads import names as workload_names
 from outpace.workloads import workload
 from outpace.workloads.base import LOSS
@@ -239,8 +240,6 @@ class Comparison:
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
     """All results, in plain values. What cannot be said is null."""
-    from outpace import __version__
-
     return {
         "outpace": __version__,
         "command": comparison.command(),

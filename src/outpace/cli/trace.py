@@ -15,6 +15,7 @@ from outpace.observe import figures
 from outpace.observe.perfetto import write_chrome
 from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
+from outpace.version import __version__
 
 DESCRIPTION = """
 Shows how long each rank of a recorded run computed and waited, and which rank was the slowest. A run is recorded by
@@ -52,8 +53,6 @@ def _check_target(target: Path, source: Path) -> None:
 
 
 def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
-    from outpace import __version__
-
     return {
         "outpace": __version__,
         "world": trace.world,

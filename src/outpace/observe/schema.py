@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from outpace.interface import Ticket
 from outpace.protocol.round import Round
+from outpace.version import __version__
 
 FORMAT = 1  #: increased when today's readers would misunderstand the lines
 MOST_RANKS = 2**20
@@ -69,8 +70,6 @@ class Header(Record, frozen=True, kw_only=True):
     @classmethod
     def here(cls, rank: int, world: int, strategy: str, payload_bytes: int, incarnation: int = 1) -> Header:
         """The header of a recording that begins now, in this process."""
-        from outpace import __version__
-
         return cls(
             outpace=__version__,
             trace=FORMAT,

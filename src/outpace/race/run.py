@@ -28,6 +28,7 @@ from outpace.race.figures import attempt_of
 from outpace.race.rank import FinishLine, RankReport, train
 from outpace.race.result import Attempt, Entry, Race, Settings
 from outpace.race.systems import BASELINES, system
+from outpace.version import __version__
 from outpace.workloads import workload
 from outpace.workloads.base import Metric
 
@@ -83,8 +84,6 @@ def run_race(settings: Settings, systems: Sequence[str], command: str, run_dir: 
 
 
 def _start(settings: Settings, systems: Sequence[str], command: str) -> Race:
-    from outpace import __version__
-
     metric = METRIC if settings.script is not None else workload(settings.workload, settings.seed).metric
     entries = tuple(Entry(name, system(name).title) for name in systems)
     machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
