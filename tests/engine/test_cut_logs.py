@@ -29,9 +29,8 @@ from outpace.engines.cluster.shared_page import Progress, SharedPage
 from outpace.engines.cluster.store_log import Entry, StoreLog
 from outpace.errors import TimedOut
 from outpace.interface import Contents
-from outpace.protocol.events import Agent, Arrive, Claim, Event, Join, Snapshot, Tell
+from outpace.protocol.events import Agent, Arrive, Claim, Event, Join, OutcomeKind, Snapshot, Tell
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import OutcomeKind
 from outpace.protocol.results import Results
 from outpace.protocol.rules import Rules
 

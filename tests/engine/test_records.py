@@ -18,8 +18,7 @@ from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.errors import ArenaInvalid
 from outpace.interface import Contents
 from outpace.protocol import events as ev
-from outpace.protocol.events import Event
-from outpace.protocol.outcome import OutcomeKind
+from outpace.protocol.events import Event, OutcomeKind
 from outpace.protocol.rules import Publishing, Rules
 
 KINDS = get_args(Event)

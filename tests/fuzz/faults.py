@@ -9,8 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outpace.protocol.events import Arrive, Attempt, Claim, Event, Snapshot
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Arrive, Attempt, Claim, Event, Outcome, Snapshot
 from outpace.protocol.round import Round
 from tests.fuzz.lives import Life
 from tests.fuzz.plan import Fault

@@ -6,8 +6,7 @@ import hashlib
 from collections import Counter
 
 from outpace.interface import Result
-from outpace.protocol.events import Arrive, Event, Join, Refuse
-from outpace.protocol.outcome import Outcome, OutcomeKind
+from outpace.protocol.events import Arrive, Event, Join, Outcome, OutcomeKind, Refuse
 from outpace.protocol.round import Round
 from tests.fuzz.lives import BELOW_QUORUM, Life
 

@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from outpace.engines.virtual.clock import Clock
 from outpace.interface import Result
-from outpace.protocol.events import Arrive, Attempt, Claim, Done, Event, Join, Refuse, Seal, Snapshot
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Arrive, Attempt, Claim, Done, Event, Join, Outcome, Refuse, Seal, Snapshot
 from tests.fuzz.lives import KILLED, Life
 
 WIDTH = 14

@@ -16,9 +16,8 @@ import torch
 from outpace.engines.sums import split_meta
 from outpace.engines.virtual.memory import SharedTensors
 from outpace.engines.virtual.world import World
-from outpace.protocol.events import Arrive, Event
+from outpace.protocol.events import Arrive, Event, Outcome
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica

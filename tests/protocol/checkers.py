@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from outpace.protocol.events import Arrive, Done, Event, Refuse
+from outpace.protocol.events import Arrive, Done, Event, Outcome, OutcomeKind, Refuse
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.round import Contribution, Round
 
 from .reference import Reference

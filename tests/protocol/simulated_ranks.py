@@ -10,9 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from outpace.protocol.events import Arrive, Attempt, Dead, Done, Event, Finish, Join, Refuse, Seal, Sync
+from outpace.protocol.events import (
+    Arrive,
+    Attempt,
+    Dead,
+    Done,
+    Event,
+    Finish,
+    Join,
+    Outcome,
+    OutcomeKind,
+    Refuse,
+    Seal,
+    Sync,
+)
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.rules import Rules
 
 MICROSECOND = 1_000

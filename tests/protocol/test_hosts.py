@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.events import Agent, Arrive, Claim, Dead, Done, Event, Gone, Snapshot
+from outpace.protocol.events import Agent, Arrive, Claim, Dead, Done, Event, Gone, Outcome, Snapshot
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 from tests.protocol.logs import arrive, join
 

@@ -8,9 +8,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.events import Event
+from outpace.protocol.events import Event, Outcome
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 
 from .checkers import Audit, check_exact_majority, check_rows_and_slots, expected_by, seen_by

@@ -12,9 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from outpace.protocol.events import Event
+from outpace.protocol.events import Event, Outcome
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 
 from .checkers import Audit, check_exact_majority, check_rows_and_slots, expected_by, seen_by

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.protocol.events import Arrive
+from outpace.protocol.events import Arrive, OutcomeKind
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import OutcomeKind
 from tests.protocol.logs import done, started
 
 

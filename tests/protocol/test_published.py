@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.events import Dead, Finish, Join, Publish, Read, Swap, Sync
+from outpace.protocol.events import Dead, Finish, Join, Outcome, Publish, Read, Swap, Sync
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Publishing, Rules
 
 FREEZES = ("", "first", "path")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from outpace.protocol.round import Round
-from outpace.protocol.threshold import CANDIDATES, score
+from outpace.strategies.dropcompute import CANDIDATES, score
 from tests.support.by_hand import (
     Table,
     Walk,

@@ -17,9 +17,8 @@ from outpace.engines.replay import Replay
 from outpace.engines.weights import PublishedWeights
 from outpace.errors import OutpaceError, TrainingOver
 from outpace.interface import Ticket, Work
-from outpace.protocol.events import Arrive, Finish, Join, Seal, Sync, Tell
+from outpace.protocol.events import Arrive, Finish, Join, OutcomeKind, Seal, Sync, Tell
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import OutcomeKind
 from outpace.protocol.rules import Rules
 
 AT_THE_END = 2  #: where ranks leave what they exchange in `finish`; synchronisations take 0 and 1 in turn

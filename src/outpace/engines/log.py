@@ -13,9 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from outpace.protocol.events import Event
+from outpace.protocol.events import Event, Outcome
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome
 
 
 @dataclass(slots=True)

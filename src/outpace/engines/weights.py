@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 from outpace.engines.memory import Term
 from outpace.interface import Mixed, Notes, Own, Tensors
-from outpace.protocol.events import Publish, Read, Swap, Withdraw
+from outpace.protocol.events import OutcomeKind, Publish, Read, Swap, Withdraw
 from outpace.protocol.hosts import address
-from outpace.protocol.outcome import OutcomeKind
 from outpace.protocol.published import EVERYBODY, Published
 from outpace.protocol.shelves import Frozen, Shelf
 

@@ -22,6 +22,8 @@ from outpace.protocol.events import (
     Finish,
     Gone,
     Join,
+    Outcome,
+    OutcomeKind,
     Publish,
     Read,
     Refuse,
@@ -31,11 +33,12 @@ from outpace.protocol.events import (
     Sync,
     Tell,
     Withdraw,
+    ignored,
+    taken,
 )
 from outpace.protocol.ledger_view import LedgerView
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member
 from outpace.protocol.open_round import quorum_is_met
-from outpace.protocol.outcome import Outcome, OutcomeKind, ignored, taken
 from outpace.protocol.results import SnapshotPlace, Snapshots
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules, needed

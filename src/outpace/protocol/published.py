@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from outpace.protocol.events import Publish, Read, Swap, Withdraw
+from outpace.protocol.events import Outcome, OutcomeKind, Publish, Read, Swap, Withdraw, ignored, taken
 from outpace.protocol.members import ACTIVE, Member, Members
-from outpace.protocol.outcome import Outcome, OutcomeKind, ignored, taken
 from outpace.protocol.pace import Pace
 from outpace.protocol.paths import Paths
 from outpace.protocol.rules import Publishing, Rules

@@ -24,10 +24,9 @@ from outpace.errors import OutpaceError
 from outpace.interface import Work
 from outpace.launching.signals import defer_sigint
 from outpace.observe.figures import late_share
-from outpace.protocol.events import Event
+from outpace.protocol.events import Event, Outcome
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.members import Tally
-from outpace.protocol.outcome import Outcome
 from outpace.protocol.rules import Rules
 from outpace.simulation.scenario import Pool, Scenario
 from outpace.strategies import Strategy, strategy

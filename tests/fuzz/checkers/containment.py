@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from outpace.protocol.events import Event, Refuse
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Event, Outcome, Refuse
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 

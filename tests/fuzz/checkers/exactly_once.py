@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from outpace.protocol.events import Event
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Event, Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Arrive, Event, Refuse
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Arrive, Event, Outcome, Refuse
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.watch import Key, Scene

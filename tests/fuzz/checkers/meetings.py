@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Event, Outcome
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import AT_THE_END, Life
 from tests.fuzz.models import fingerprint_of_buffers

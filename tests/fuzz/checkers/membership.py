@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Event, Outcome
 from tests.fuzz.checkers.base import Checker
 
 

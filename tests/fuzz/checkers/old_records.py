@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Arrive, Claim, Dead, Done, Event, Finish, Join, Snapshot, Sync
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Arrive, Claim, Dead, Done, Event, Finish, Join, Outcome, Snapshot, Sync
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.watch import Scene
 

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from outpace.interface import Contents, Result
-from outpace.protocol.events import Event, Snapshot
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Event, Outcome, Snapshot
 from outpace.protocol.round import Round
 from outpace.replica.replica import OptimizerReplica
 from tests.fuzz.checkers.base import Checker

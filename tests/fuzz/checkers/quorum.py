@@ -5,8 +5,7 @@ Counted anew by the reference model: on time among the members, or nobody else c
 
 from __future__ import annotations
 
-from outpace.protocol.events import Event
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Event, Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.protocol.checkers import check_exact_majority

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 
 from outpace.interface import Result
-from outpace.protocol.events import Event
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Event, Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life

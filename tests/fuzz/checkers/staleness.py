@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Arrive, Event
-from outpace.protocol.outcome import Outcome, OutcomeKind
+from outpace.protocol.events import Arrive, Event, Outcome, OutcomeKind
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 

@@ -9,8 +9,7 @@ import math
 
 from outpace.engines.sums import join_meta
 from outpace.engines.virtual.memory import SharedTensors
-from outpace.protocol.events import Done, Event
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Done, Event, Outcome
 from outpace.protocol.round import Contribution, Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.models import bits

@@ -5,8 +5,7 @@ A round that is sealed takes no longer than its reduction. Pauses of the rank it
 
 from __future__ import annotations
 
-from outpace.protocol.events import Arrive, Claim, Event
-from outpace.protocol.outcome import Outcome
+from outpace.protocol.events import Arrive, Claim, Event, Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from outpace.protocol.events import Dead, Event, Join, Snapshot
+from outpace.protocol.events import Dead, Event, Join, Outcome, OutcomeKind, Snapshot
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.open_round import OpenRound
-from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules, needed
 

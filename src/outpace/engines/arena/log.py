@@ -25,9 +25,8 @@ from outpace.engines.log import Wait
 from outpace.errors import ArenaInvalid, BelowQuorum, OutpaceError, TimedOut
 from outpace.job.machine import cores
 from outpace.protocol import events as ev
-from outpace.protocol.events import Dead, Event
+from outpace.protocol.events import Dead, Event, Outcome, OutcomeKind
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome, OutcomeKind
 from outpace.protocol.rules import Rules
 
 RECORD_BYTES = 64

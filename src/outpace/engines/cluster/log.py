@@ -24,6 +24,8 @@ from outpace.protocol.events import (
     Event,
     Finish,
     Join,
+    Outcome,
+    OutcomeKind,
     Publish,
     Read,
     Snapshot,
@@ -32,7 +34,6 @@ from outpace.protocol.events import (
     Tell,
     Withdraw,
 )
-from outpace.protocol.outcome import Outcome, OutcomeKind
 
 # what a rank says in the name of its current life; the rest may be said by anybody, at any time
 _OF_A_LIFE = (Arrive, Sync, Finish, Claim, Snapshot, Publish, Read, Swap, Tell, Withdraw)

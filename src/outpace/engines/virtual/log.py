@@ -10,9 +10,8 @@ from outpace.engines.log import Wait
 from outpace.engines.virtual.clock import sleep, wait_in
 from outpace.engines.virtual.world import World
 from outpace.errors import BelowQuorum
-from outpace.protocol.events import Event, Join, Read, Tell
+from outpace.protocol.events import Event, Join, Outcome, OutcomeKind, Read, Tell
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome, OutcomeKind
 
 UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it
 

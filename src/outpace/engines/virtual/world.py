@@ -16,9 +16,8 @@ from outpace.engines.virtual.agents import Agents, Load
 from outpace.engines.virtual.clock import Clock, Waiters
 from outpace.engines.virtual.network import Network
 from outpace.interface import Notes
-from outpace.protocol.events import Dead, Done, Event, Seal
+from outpace.protocol.events import Dead, Done, Event, Outcome, Seal
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.outcome import Outcome
 from outpace.protocol.round import Round
 
 PROBE_NS = 100_000_000  #: how long after it a death is noticed, as on a real machine
