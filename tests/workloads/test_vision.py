@@ -83,7 +83,7 @@ def test_of_an_incomplete_directory_only_what_is_missing_is_listed(directory: Pa
     (idx((60_000,), b"labels"), "is not an IDX file of bytes in 3"),
     (idx((100, 28, 28), b""), "has 100 items; 8,192 are needed"),
     (idx((60_000, 28, 28), b"1234"), "is cut off after 20 of at least 6,422,544 bytes"),
-    (gzip.compress(idx((60_000, 28, 28), b"1234"))[:-9], "is cut off after"),
+    (gzip.compress(idx((60_000, 28, 28), b"1234"), mtime=0)[:-9], "is cut off after"),
     (b"\x1f\x8b\x08\x00 and no more of it", "cannot be read|is not an IDX file"),
 ])  # fmt: skip
 def test_a_file_that_is_none_or_is_cut_off_is_named(directory: Path, content: bytes, words: str) -> None:
