@@ -147,11 +147,11 @@ class Overtaken:
     rank, world = 0, 8
 
     def __init__(self) -> None:
+        self.weights = self
         self.tried: list[tuple[int, bool]] = []
 
-    async def average(self, ranks: object, frozen: object, with_own: bool = False) -> bool:
-        self.tried.append((len(ranks), with_own))  # type: ignore[arg-type]
-        return False
+    async def average(self, ranks: object, frozen: object, own: object = None) -> None:
+        self.tried.append((len(ranks), own is not None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("of_all", [True, False])
