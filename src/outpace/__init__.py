@@ -1,11 +1,15 @@
 """outpace: PyTorch data-parallel training that does not wait for the slowest rank.
 
-    face          DistributedOptimizer, the `outpace` command, reports
-    strategies    one short file per algorithm
-    protocol      pure: who is in which round, as the fold of a log
-    engines       local (shared memory on one machine), virtual (simulated time)
+    cli, race, simulation    commands, races, simulated runs
+    optimizer                the face: what a training script holds
+    observe                  what is recorded
+    strategies               one file for each family of algorithms
+    engines                  what a rank does: one engine, given a log and a memory (arena, cluster, virtual)
+    replica                  one rank's model and optimizer
+    interface, codecs        what engines, strategies and replicas share
+    protocol, mixing         pure: who is in which round, as the fold of a log; graphs and schedules
 
-Each layer knows only the one below it.
+A layer imports only what lies below it; docs/architecture.md has more.
 """
 
 from outpace.errors import (

@@ -102,7 +102,9 @@ class Host:
 
     def watch(self, rank: int) -> ClusterLog:
         sent = SentLog(self.files.log, Inbox(self.files.inbox, self.desk), self.desk)
-        return ClusterLog(NoAgentToStart(), rank, RULES, sent, *self.rest())
+        made = ClusterLog(NoAgentToStart(), rank, RULES, sent, *self.rest())
+        made.incarnation = 1
+        return made
 
     def close(self) -> None:
         self.files.close()

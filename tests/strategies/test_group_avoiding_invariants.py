@@ -61,7 +61,7 @@ class ByHand:
 def test_fresh_and_late_ranks_average_as_the_docstring_says(paces: tuple[float, ...], tau: int) -> None:
     world, steps = len(paces), [int(4000 // pace) for pace in paces]
     choice = Wagma(group_size=min(2, world), sync_every=tau, grace=0)
-    options = {"start": START, "imbalance": Table(*paces), "look": lambda e: (e.steps, e.open_iteration)}
+    options = {"start": START, "imbalance": Table(*paces), "look": lambda e: (e.steps, e.weights.open_iteration)}
     walks = walk(choice, world, steps, quadratics(MINIMA, CURVATURES), finishes=False, **options)  # type: ignore[arg-type]
     model = ByHand(choice, world)
     events = sorted((pace * (step + 1), rank, step) for rank, pace in enumerate(paces) for step in range(steps[rank]))
@@ -105,7 +105,7 @@ def test_who_averaged_all_in_time_have_the_same_bits() -> None:
 
 def test_a_rank_is_with_the_others_after_a_long_pause() -> None:
     paces = [[100] * 40, [101] * 40, [102] * 40, [100, 2000, *[100] * 38]]
-    walks = trained("wagma:grace=0.01", 4, 20, imbalance=Table(*paces), look=lambda e: (e.steps, e.open_iteration))
+    walks = trained("wagma:grace=0.01", 4, 20, imbalance=Table(*paces), look=lambda e: (e.steps, e.weights.open_iteration))
     steps, opened = walks[3].seen[1]
     assert steps == opened >= 19, "it goes on with the iteration that is open"
     assert [steps for steps, _ in walks[0].seen] == list(range(1, 21)), "who is never late counts its steps"
@@ -147,11 +147,11 @@ class Overtaken:
     rank, world = 0, 8
 
     def __init__(self) -> None:
+        self.weights = self
         self.tried: list[tuple[int, bool]] = []
 
-    async def average(self, ranks: object, frozen: object, with_own: bool = False) -> bool:
-        self.tried.append((len(ranks), with_own))  # type: ignore[arg-type]
-        return False
+    async def average(self, ranks: object, frozen: object, own: object = None) -> None:
+        self.tried.append((len(ranks), own is not None))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("of_all", [True, False])

@@ -268,7 +268,7 @@ def test_all_ranks_find_the_same_best_threshold_by_themselves() -> None:
         PARTS,
         lambda rank, piece, weights: weights - rank,
         imbalance="exponential:mean_ms=400",
-        look=lambda engine: (engine.memory.get("tau"), dict(engine.ledger.told)),
+        look=lambda engine: (engine.state.get("tau"), dict(engine.ledger.told)),
     )
     found = {mine.seen[-1][0] for mine in walks}
     assert len(found) == 1
