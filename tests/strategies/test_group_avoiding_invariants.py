@@ -105,10 +105,7 @@ def test_who_averaged_all_in_time_have_the_same_bits() -> None:
 
 def test_a_rank_is_with_the_others_after_a_long_pause() -> None:
     paces = [[100] * 40, [101] * 40, [102] * 40, [100, 2000, *[100] * 38]]
-    def look(engine):
-        return engine.steps, engine.weights.open_iteration
-
-    walks = trained("wagma:grace=0.01", 4, 20, imbalance=Table(*paces), look=look)
+    walks = trained(
         "wagma:grace=0.01", 4, 20, imbalance=Table(*paces), look=lambda e: (e.steps, e.weights.open_iteration)
     )
     steps, opened = walks[3].seen[1]
