@@ -1,15 +1,12 @@
 """outpace: PyTorch data-parallel training that does not wait for the slowest rank.
 
-    cli, race, simulation    commands, races, simulated runs
-    optimizer                the face: what a training script holds
-    observe                  what is recorded
-    strategies               one file for each family of algorithms
-    engines                  what a rank does: one engine, given a log and a memory (arena, cluster, virtual)
-    replica                  one rank's model and optimizer
-    interface, codecs        what engines, strategies and replicas share
-    protocol, mixing         pure: who is in which round, as the fold of a log; graphs and schedules
+    face          DistributedOptimizer, spawn, record, the `outpace` command, races, simulations
+    strategies    one short file for each algorithm, as in its paper
+    engines       what a rank does in a step, on a log and a memory: arena, cluster, virtual
+    replica       a rank's model and optimizer: all that touches user tensors
+    protocol      pure: who is in which round, as the fold of a log
 
-A layer imports only what lies below it; docs/architecture.md has more.
+A layer imports only what lies below it; `make lint` checks that. docs/architecture.md has the rest.
 """
 
 from outpace.errors import (
