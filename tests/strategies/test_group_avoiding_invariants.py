@@ -105,7 +105,8 @@ def test_who_averaged_all_in_time_have_the_same_bits() -> None:
 
 def test_a_rank_is_with_the_others_after_a_long_pause() -> None:
     paces = [[100] * 40, [101] * 40, [102] * 40, [100, 2000, *[100] * 38]]
-    walks = trained("wagma:grace=0.01", 4, 20, imbalance=Table(*paces), look=lambda e: (e.steps, e.weights.open_iteration))
+    look = lambda e: (e.steps, e.weights.open_iteration)  # noqa: E731
+    walks = trained("wagma:grace=0.01", 4, 20, imbalance=Table(*paces), look=look)
     steps, opened = walks[3].seen[1]
     assert steps == opened >= 19, "it goes on with the iteration that is open"
     assert [steps for steps, _ in walks[0].seen] == list(range(1, 21)), "who is never late counts its steps"
