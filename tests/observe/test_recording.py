@@ -11,7 +11,6 @@ import torch
 
 import outpace
 from outpace.errors import OutpaceError, RankFailed
-from outpace.observe import figures
 from outpace.observe.perfetto import to_chrome
 from outpace.observe.reader import read_trace
 from outpace.simulation.own_loop import simulate
@@ -45,9 +44,8 @@ def test_a_delayed_rank_is_seen_to_compute_longer_and_the_others_to_wait(tmp_pat
     everything_is_in_order(trace)
     assert nobody_went_ahead_of_anybody(trace)
     assert min(step.compute_s for step in trace.ranks[1].steps) >= 0.04
-    waiting = figures.waiting_s(trace)
-    assert max(waiting, key=waiting.get) != 1
-    assert waiting[1] < min(waiting[0], waiting[2])
+    for number in range(STEPS):
+        assert max(trace.ranks.values(), key=lambda rank: rank.steps[number].ready_ns).rank == 1
 
 
 def test_each_round_is_recorded_once_with_steps_that_were_recorded(tmp_path):
@@ -83,8 +81,6 @@ def test_ddp_is_recorded_with_one_line(tmp_path, record_first, microbatches):
     everything_is_in_order(trace)
     assert nobody_went_ahead_of_anybody(trace)
     assert min(step.compute_s for step in trace.ranks[1].steps) >= 0.03 * microbatches
-    waiting = figures.waiting_s(trace)
-    assert waiting[1] < waiting[0]
 
 
 def test_a_rank_that_simply_ends_has_written_everything(tmp_path):
