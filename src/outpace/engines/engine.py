@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from outpace.engines.agreement import LonelyWait
-from outpace.engines.log import Log
+from outpace.engines.log import Log, Wait
 from outpace.engines.memory import Memory
 from outpace.engines.replay import Replay
 from outpace.engines.weights import PublishedWeights
@@ -298,27 +298,38 @@ class Engine:
     async def _wait(
         self, holds: Callable[[], bool], purpose: str, version: int | None = None, rank: int | None = None
     ) -> None:
-        log = self.log
-        wait = log.begin_wait(purpose, version, rank)
+        wait = self.log.begin_wait(purpose, version, rank)
         try:
-            while True:
-                log.check()
-                if not self.memory.has_tensors:  # only time is simulated: there is nothing to help with
-                    await log.rest(wait, None)
-                else:
-                    seen = log.position
-                    if not await self._assist() and log.position == seen:
-                        await log.rest(wait, self.replay.overdue_in_s())
-                if holds():  # helping looks at the log, too, and may have seen what is waited for
-                    return
+            await self._rest_until(holds, wait)
         finally:
-            log.end_wait(wait)
+            self.log.end_wait(wait)
+
+    async def _rest_until(self, holds: Callable[[], bool], wait: Wait) -> None:
+        log = self.log
+        while True:
+            log.check()
+            if not self.memory.has_tensors:  # only time is simulated: there is nothing to help with
+                await log.rest(wait, None)
+            else:
+                seen = log.position
+                if not await self._assist() and log.position == seen:
+                    await log.rest(wait, self.replay.overdue_in_s())
+            if holds():  # helping looks at the log, too, and may have seen what is waited for
+                return
 
     async def until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
-        """Waits until the log makes it true for each of these ranks."""
-        for rank in ranks:
-            if not holds(rank):
-                await self._wait(partial(holds, rank), purpose, rank=rank)
+        """Waits until the log makes it true for each of these ranks: one wait, with one timeout for all of them."""
+        missing = [rank for rank in ranks if not holds(rank)]
+        if not missing:
+            return
+        wait = self.log.begin_wait(purpose, None, missing[0])
+        try:
+            for rank in missing:
+                if not holds(rank):
+                    wait.rank = rank
+                    await self._rest_until(partial(holds, rank), wait)
+        finally:
+            self.log.end_wait(wait)
 
     async def until_complete(self, version: int, purpose: str) -> None:
         """Waits until all rounds below this number are complete."""
@@ -331,7 +342,9 @@ class Engine:
 
     async def _assist(self) -> bool:
         """Moves the run along while waiting. True if that changed something worth another look."""
-        return self._reduce() or self._seal() or await self.replay.write_overdue_snapshot()
+        if self.ledger.reducing is not None:
+            return self._reduce()
+        return self._seal() or await self.replay.write_overdue_snapshot()
 
     def _reduce(self) -> bool:
         sealed = self.ledger.reducing
