@@ -293,48 +293,38 @@ class Engine:
         Begins with what the last look at the log showed: whoever comes here has just appended or looked.
         """
         if not holds():
-            await self._wait(holds, purpose, version, rank)
-
-    async def _wait(
-        self, holds: Callable[[], bool], purpose: str, version: int | None = None, rank: int | None = None
-    ) -> None:
-        wait = self.log.begin_wait(purpose, version, rank)
-        try:
-            await self._rest_until(holds, wait)
-        finally:
-            self.log.end_wait(wait)
-
-    async def _rest_until(self, holds: Callable[[], bool], wait: Wait) -> None:
-        log = self.log
-        while True:
-            log.check()
-            if not self.memory.has_tensors:  # only time is simulated: there is nothing to help with
-                await log.rest(wait, None)
-            else:
-                seen = log.position
-                if not await self._assist() and log.position == seen:
-                    await log.rest(wait, self.replay.overdue_in_s())
-            if holds():  # helping looks at the log, too, and may have seen what is waited for
-                return
+            await self._wait(holds, self.log.begin_wait(purpose, version, rank))
 
     async def until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
         """Waits until the log makes it true for each of these ranks: one wait, with one timeout for all of them."""
-        missing = [rank for rank in ranks if not holds(rank)]
-        if not missing:
-            return
-        wait = self.log.begin_wait(purpose, None, missing[0])
-        try:
-            for rank in missing:
-                if not holds(rank):
-                    wait.rank = rank
-                    await self._rest_until(partial(holds, rank), wait)
-        finally:
-            self.log.end_wait(wait)
+        wait = None
+        for rank in ranks:
+            if not holds(rank):
+                wait = wait or self.log.begin_wait(purpose, None, rank)
+                wait.rank = rank
+                await self._wait(partial(holds, rank), wait)
 
     async def until_complete(self, version: int, purpose: str) -> None:
         """Waits until all rounds below this number are complete."""
-        if self.log.ledger.complete < version:
-            await self._wait(lambda: self.log.ledger.complete >= version, purpose, version)
+        log = self.log
+        if log.ledger.complete < version:
+            await self._wait(lambda: log.ledger.complete >= version, log.begin_wait(purpose, version, None))
+
+    async def _wait(self, holds: Callable[[], bool], wait: Wait) -> None:
+        log = self.log
+        try:
+            while True:
+                log.check()
+                if not self.memory.has_tensors:  # only time is simulated: there is nothing to help with
+                    await log.rest(wait, None)
+                else:
+                    seen = log.position
+                    if not await self._assist() and log.position == seen:
+                        await log.rest(wait, self.replay.overdue_in_s())
+                if holds():  # helping looks at the log, too, and may have seen what is waited for
+                    return
+        finally:
+            log.end_wait(wait)
 
     async def help(self) -> None:
         """Does what there is to be done for a sealed round, without waiting for it."""

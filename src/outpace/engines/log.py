@@ -23,6 +23,7 @@ class Wait:
 
     purpose: str  #: for error messages: "for the quorum of round 3"
     began_s: float
+    counted_s: float  #: up to when it is in `waited_s`
     version: int | None = None  #: it ends when so many rounds are complete ...
     rank: int | None = None  #: ... or with something this rank does to its published weights; else with any news
     looked_s: float = 0.0  #: when this rank last looked out
@@ -71,7 +72,7 @@ class Log(Protocol):
         """
 
     def end_wait(self, wait: Wait) -> None:
-        """That wait is over, one way or another."""
+        """That wait is over, one way or another, or goes on for another rank."""
 
     def cut(self, position: int, buffer: int) -> None:
         """The snapshot in that buffer is the latest: whoever needs what lies before the position adopts it."""

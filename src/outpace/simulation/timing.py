@@ -6,6 +6,7 @@ that trains for real, and every decision is the ledger's.
 
 from __future__ import annotations
 
+import gc
 import math
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -147,6 +148,7 @@ class Run(ABC):
     def to_its_end(self) -> None:
         """Lets time pass until all work is done."""
         tasks: list[Task] = []
+        gc.freeze()  # collections would go through all of torch again and again: a third of a timing-only run
         try:
             with defer_sigint():  # a life that is in no task yet could not be ended
                 tasks += [Task(self._world.clock, self._life(engine)).start() for engine in self._engines]
@@ -155,6 +157,7 @@ class Run(ABC):
         finally:
             for task in tasks:  # after Ctrl-C, Python would complain of coroutines that were not even begun
                 task.kill()
+            gc.unfreeze()
 
     def timing(self, choice: str | Strategy) -> Timing:
         ledger = self._world.ledger

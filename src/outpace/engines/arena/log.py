@@ -322,11 +322,13 @@ class ArenaLog:
     def begin_wait(self, purpose: str, version: int | None = None, rank: int | None = None) -> Wait:
         """From here on this rank waits."""
         now = time.monotonic()
-        return Wait(purpose, now, version, rank, looked_s=now)
+        return Wait(purpose, now, now, version, rank, looked_s=now)
 
     def end_wait(self, wait: Wait) -> None:
         """That wait is over."""
-        self.waited_s += time.monotonic() - wait.began_s
+        now = time.monotonic()
+        self.waited_s += now - wait.counted_s
+        wait.counted_s = now
 
     async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
         """Sleeps without CPU until there may be news, and reads it. Ends in time for whatever is due by the clock."""

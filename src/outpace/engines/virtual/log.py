@@ -104,11 +104,13 @@ class VirtualLog:
     def begin_wait(self, purpose: str, version: int | None, rank: int | None) -> Wait:
         """From here on this rank waits."""
         self._waits_since_ns = now = self.world.clock.now_ns
-        return Wait(purpose, now, version, rank)
+        return Wait(purpose, now, now, version, rank)
 
     def end_wait(self, wait: Wait) -> None:
         """That wait is over."""
-        self.waited_ns += self.world.clock.now_ns - int(wait.began_s)
+        now = self.world.clock.now_ns
+        self.waited_ns += now - int(wait.counted_s)
+        wait.counted_s = now
         self._waits_since_ns = None
 
     def check(self) -> None:
