@@ -34,8 +34,6 @@ _meetings = itertools.count()
 
 @dataclass(frozen=True)
 class Place:
-    """This rank's place in the world."""
-
     rank: int
     world: int
     local_world: int | None  #: ranks on this machine; None while unknown
@@ -52,8 +50,6 @@ class Place:
 
 
 class Group(NamedTuple):
-    """This process in torch.distributed's default group."""
-
     rank: int
     world: int
 
@@ -72,7 +68,6 @@ def whereami() -> Place:
 
 
 def group() -> Group | None:
-    """What torch.distributed says, if it was initialised."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return Group(dist.get_rank(), dist.get_world_size())

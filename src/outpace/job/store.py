@@ -159,7 +159,6 @@ def _address_of(of_group: Any) -> tuple[str, int] | None:
 
 
 def address() -> str:
-    """Of the store that the launcher's variables name."""
     return _named(_address_of(None))
 
 

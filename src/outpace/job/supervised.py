@@ -43,7 +43,6 @@ class Report:
 
 
 def rules_of_launcher() -> dict[str, Any]:
-    """What the launcher wants of every optimizer's rules."""
     wanted: dict[str, Any] = {"restarts": RESTARTS in os.environ}
     least = os.environ.get(MIN_RANKS)
     if least:

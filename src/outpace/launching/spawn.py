@@ -31,11 +31,7 @@ _GUARD = 'if __name__ == "__main__":'
 
 
 def spawn(
-    fn: Callable[..., Any],
-    ranks: int,
-    args: Sequence[Any] = (),
-    env: dict[str, str] | None = None,
-    hosts: int = 1,
+    fn: Callable[..., Any], ranks: int, args: Sequence[Any] = (), env: dict[str, str] | None = None, hosts: int = 1
 ) -> list[Any]:
     """Runs `fn(*args)` once for each rank, in processes of their own, and returns what each returned.
 
@@ -186,7 +182,6 @@ def _check_started(child: _Child) -> None:
 
 
 def _end(children: list[_Child]) -> None:
-    """Kills the remaining ranks, stopped ones too."""
     for child in children:
         if child.process.is_alive():
             child.process.kill()

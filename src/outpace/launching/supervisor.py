@@ -67,7 +67,6 @@ class Supervisor:
         return any(seat.lives or seat.due_s is not None for seat in self._seats)
 
     def _until_next_s(self) -> float | None:
-        """How long to wait for signals before something is due."""
         now = time.monotonic()
         waits = [max(0.0, seat.due_s - now) for seat in self._seats if seat.due_s is not None]
         return min([*waits, LOOK_EVERY_S] if self._lost is not None else waits, default=None)

@@ -48,7 +48,6 @@ def push_sources(rank: int, step: int, world: int, peers: int = 1) -> tuple[int,
 
 
 def most_peers(world: int) -> int:
-    """How many distances there are, so how many peers a rank can push to in one step."""
     return (world - 1).bit_length()
 
 

@@ -56,12 +56,10 @@ def graph(choice: str, world: int, seed: int = 0) -> networkx.Graph:
 
 
 def edges_of(graph: networkx.Graph) -> tuple[Edge, ...]:
-    """Every edge once, the smaller rank first, in order."""
     return tuple(sorted((min(a, b), max(a, b)) for a, b in graph.edges))
 
 
 def neighbours(graph: networkx.Graph, rank: int) -> tuple[int, ...]:
-    """The ranks that `rank` has an edge with, in order."""
     return tuple(sorted(graph.adj[rank]))
 
 

@@ -186,26 +186,8 @@ class Gone(NamedTuple):
     time_ns: int = 0
 
 
-Event = (
-    Join
-    | Arrive
-    | Seal
-    | Attempt
-    | Refuse
-    | Done
-    | Sync
-    | Finish
-    | Dead
-    | Claim
-    | Snapshot
-    | Publish
-    | Read
-    | Swap
-    | Tell
-    | Withdraw
-    | Agent
-    | Gone
-)
+_OfRounds = Join | Arrive | Seal | Attempt | Refuse | Done | Sync | Finish | Dead | Claim | Snapshot
+Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone
 
 
 class OutcomeKind(Enum):
@@ -238,7 +220,6 @@ class Outcome(NamedTuple):
 
 
 def taken(reason: str) -> Outcome:
-    """It took effect, and here is how."""
     return Outcome(OutcomeKind.TAKEN, reason)
 
 

@@ -31,7 +31,6 @@ class Hosts(Part):
         self.serials, self.begins, self.gone = {}, {}, set()
 
     def ranks(self, host: int) -> list[int]:
-        """Of that host."""
         return [rank for rank, its in enumerate(self.of) if its == host]
 
     def enter(self, host: int, serial: int, complete: int) -> bool:

@@ -57,11 +57,9 @@ class LedgerView(Part):
 
     @property
     def below_quorum(self) -> bool:
-        """True when too few ranks are left for any further round."""
         return self.started and len(self.members.counted) < self.rules.least_ranks
 
     def why_below_quorum(self) -> str:
-        """The same in words, for the error that ends training."""
         dead = sorted(self.members.by_rank.keys() - self.members.counted)
         return (
             f"ranks {dead} died and {len(self.members.counted)} of {self.rules.world} are left, fewer than "
@@ -129,12 +127,10 @@ class LedgerView(Part):
 
     @property
     def on_time(self) -> list[Contribution]:
-        """What counts towards the open round's quorum."""
         return self.open.on_time
 
     @property
     def carried(self) -> list[Contribution]:
-        """Late contributions that go with the open round."""
         return self.open.carried
 
     def free_row(self, rank: int) -> int | None:
@@ -142,7 +138,6 @@ class LedgerView(Part):
         return self.open.free_row(rank)
 
     def pending(self, rank: int) -> list[Contribution]:
-        """What this rank has given to the open round."""
         return [c for c in self.on_time + self.carried if c.rank == rank]
 
     def waits(self, contribution: Contribution) -> bool:
@@ -151,7 +146,6 @@ class LedgerView(Part):
 
     @property
     def completed(self) -> dict[int, Round]:
-        """The last rounds whose results are kept, by number."""
         return self.results.completed
 
     def free_slots(self) -> list[int]:

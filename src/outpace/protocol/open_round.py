@@ -37,7 +37,6 @@ class OpenRound(Part):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was given to it."""
         return not (self.on_time or self.carried)
 
     @property
@@ -105,7 +104,6 @@ class OpenRound(Part):
         return (first,)
 
     def give_up(self, contribution: Contribution) -> None:
-        """Takes one out without a round."""
         rank, incarnation = contribution.rank, contribution.incarnation
         self.rows.discard((rank, contribution.row))
         if not contribution.late:
@@ -142,7 +140,6 @@ class OpenRound(Part):
                 self._look_at(rank)
 
     def follow(self, member: Member) -> None:
-        """Takes in that a member changed."""
         rank = member.rank
         self._active.pop(rank, None)
         self.unfinished.discard(rank)

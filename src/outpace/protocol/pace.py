@@ -53,7 +53,6 @@ class Pace(Part):
             self._started[rank] = time_ns
 
     def quorum_met(self, round_: int, time_ns: int, keep: int) -> None:
-        """The quorum of `round_` was met now."""
         if not self._observes:
             return
         previous = self._met.get(round_ - 1)
@@ -111,7 +110,6 @@ class Pace(Part):
 
 
 def _note(history: list[int], value: int, most: int) -> None:
-    """Appends, and keeps no more than so many."""
     history.append(value)
     if len(history) > most:
         del history[0]

@@ -58,7 +58,6 @@ class Published(Part):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def next_row(self, rank: int) -> int:
-        """Where this rank writes what it publishes next."""
         return self.shelves[rank].spares[0]
 
     def of(self, rank: int, iteration: int) -> Publication | None:
@@ -117,7 +116,6 @@ class Published(Part):
     # -- folding ---------------------------------------------------------------------------------------------------
 
     def apply(self, event: Publish | Read | Swap | Withdraw) -> Outcome:
-        """Takes in what a living member says about its rows."""
         if isinstance(event, Publish):
             return self.publish(event.rank, event.iteration, event.generation, event.time_ns)
         if isinstance(event, Read):
@@ -127,7 +125,6 @@ class Published(Part):
         return self.withdraw(event.rank, event.generation)
 
     def follow(self, member: Member) -> None:
-        """Takes in that a member changed."""
         rank = member.rank
         if rank not in self.shelves:
             rows = self._publishing.rows
@@ -171,7 +168,6 @@ class Published(Part):
         self._show(rank)
 
     def _show(self, rank: int) -> None:
-        """Updates what others find of a rank."""
         place = self.shelves[rank].current
         is_there = place is not None and rank in self._taking_part and not self._is_too_old(place.iteration)
         self._there[rank] = place if is_there else None
@@ -207,7 +203,6 @@ class Published(Part):
         return outcome
 
     def has_read(self, rank: int, iteration: int) -> Outcome:
-        """A rank needs nothing more of what was published up to an iteration."""
         self.shelves[rank].read = max(self.shelves[rank].read, iteration)
         if iteration >= self._barrier.number:
             self._has_read(rank)
@@ -296,7 +291,6 @@ class Published(Part):
             self._change([EVERYBODY])
 
     def _settle(self) -> None:
-        """Freezes what everybody has published."""
         freeze = self._publishing.freeze
         if freeze == "first" and not self._missing and self._taking_part:
             if any(self.shelves[rank].iteration >= self.open for rank in self._taking_part):

@@ -144,7 +144,6 @@ class Rules:
         return lag == 0 or (self.late == "count" and lag <= self.max_staleness)
 
     def host_of(self, rank: int) -> int:
-        """Where a rank runs."""
         return self.hosts[rank] if self.hosts else 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +153,6 @@ class Rules:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Rules:
-        """From what `to_dict` made."""
         return cls(**read_fields(cls, values))
 
 

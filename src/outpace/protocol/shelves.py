@@ -38,7 +38,6 @@ class Frozen:
         return mine is not None and mine.iteration == iteration
 
     def among(self, ranks: Sequence[int]) -> list[Publication]:
-        """What it has of these ranks."""
         found = self._among.get(ranks)
         if found is None:
             there = self.publications
@@ -97,7 +96,6 @@ class Barrier(Part):
         self.number, self.unread, self._rows = NOTHING, set(), {}
 
     def is_at(self, iteration: int) -> bool:
-        """Whether all wait for all in this iteration."""
         return self._every > 0 and (iteration + 1) % self._every == 0
 
     def holds(self, rank: int, row: int) -> bool:

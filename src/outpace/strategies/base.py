@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, ClassVar
 
 import torch
 from torch.optim import Optimizer
@@ -37,6 +39,7 @@ class Strategy(ABC):
     codec: str = "none"  #: how gradients are coded on their way
     polls = False  #: whether it may end a round of micro-batches early
     follows_loss = False  #: whether it looks at the losses that steps were given
+    replica_type: ClassVar[Callable[..., OptimizerReplica]] = OptimizerReplica  #: how a rank's optimizer takes part
     drops_rest = False  #: whether micro-batches that were not begun when a round ended early are thrown away
 
     @abstractmethod
@@ -46,10 +49,13 @@ class Strategy(ABC):
     def replica(
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
     ) -> OptimizerReplica:
-        """How a rank's optimizer takes part. Raises `InvalidRules` for an optimizer that the algorithm cannot use."""
-        made = OptimizerReplica(optimizer, model, on_round)
+        """A rank's part in it. Raises `InvalidRules` for an optimizer that the algorithm cannot use."""
+        made = self.replica_type(optimizer, model, on_round, **self._replica_options())
         made.codec = codec(self.codec)
         return made
+
+    def _replica_options(self) -> dict[str, Any]:
+        return {}
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
         """After each micro-batch of a round but the last; `work` is what is done since the round began."""
@@ -87,5 +93,4 @@ class CountsMicrobatches(Strategy):
 
     @property
     def drops_rest(self) -> bool:  # type: ignore[override]
-        """Whether what was not begun is thrown away."""
         return self.rest == "drop"

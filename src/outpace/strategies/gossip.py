@@ -58,7 +58,6 @@ class DPSGD(Averaging):
             raise InvalidRules(f"order={self.order!r} is unknown; choose one of {', '.join(ORDERS)}")
 
     def rules(self, world: int) -> Rules:
-        """Published weights, and a graph that is connected."""
         self.row(0, 0, world)
         return self._sharing(world, Publishing())
 
@@ -67,7 +66,6 @@ class DPSGD(Averaging):
         return mixing_rows(self.graph, self.mixing, world, self.seed)[rank]
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Step and average, in the order chosen."""
         iteration = engine.steps
         row = self.row(engine.rank, iteration, engine.world)
         if self.order == "atc":
@@ -113,7 +111,6 @@ class Matcha(DPSGD):
     budget: float = 0.5
 
     def row(self, rank: int, iteration: int, world: int) -> Row:
-        """Of the matchings that are active in this iteration."""
         return matchings.plan(self.graph, world, self.budget, self.seed).row(rank, iteration)
 
 
@@ -140,7 +137,6 @@ class NonBlockingDPSGD(DPSGD):
             raise InvalidRules(f"normalise={self.normalise!r} is unknown; choose one of {', '.join(DIVISORS)}")
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """As in D-PSGD, with what is finished."""
         if self.normalise == "planned":
             work = work._replace(scale=work.scale * work.share)
         return await super().step(engine, work)
@@ -230,12 +226,10 @@ class DSGDAAU(Averaging):
     seed: int = 0
 
     def rules(self, world: int) -> Rules:
-        """Published weights, frozen when they link something new."""
         edges = topology.edges_of(topology.graph(self.graph, world, self.seed))
         return self._sharing(world, Publishing(freeze="path" if edges else "", edges=edges))
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Step; wait for enough neighbours; average with those who wait, too."""
         iteration = engine.steps
         await engine.local_step(work)
         if engine.world > 1:

@@ -57,7 +57,6 @@ class NonBlocking(CountsMicrobatches):
             raise InvalidRules(f"nonblocking: busy={self.busy!r} is unknown; choose one of {', '.join(BUSY)}")
 
     def rules(self, world: int) -> Rules:
-        """The first complete batch makes the quorum; parts of others go along."""
         return Rules(
             world,
             quorum="solo",
@@ -72,7 +71,6 @@ class NonBlocking(CountsMicrobatches):
         )
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Leave what is finished; go on while the round is open."""
         ticket = await self._give(engine, work, is_part=True)
         if ticket.taken and ticket.round == engine.version:
             return After.GO_ON
@@ -80,7 +78,6 @@ class NonBlocking(CountsMicrobatches):
         return After.STOP if ticket.taken else After.AGAIN
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """The whole batch is finished, or the round was over before: apply what all have finished."""
         return await engine.finish_round(engine.state.pop("over", None) or await self._give(engine, work))
 
     async def _give(self, engine: Engine, work: Work, is_part: bool = False) -> Ticket:

@@ -37,7 +37,6 @@ class MSync(Strategy):
     drops_rest = True
 
     def rules(self, world: int) -> Rules:
-        """A quorum of m, nothing late."""
         return Rules(
             world,
             quorum=self.m,
@@ -49,7 +48,6 @@ class MSync(Strategy):
         )
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Stop computing what would be thrown away."""
         engine.look()
         if engine.ledger.round == engine.version:
             return After.GO_ON
@@ -57,7 +55,6 @@ class MSync(Strategy):
         return After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Contribute, unless it is too late already; wait for the m; apply."""
         if engine.state.pop("cancelled", False):
             ticket = Ticket(0, engine.ledger.round, False, "cancelled: m others were quicker", taken=False)
         else:
@@ -91,7 +88,6 @@ class Rennala(Strategy):
             raise InvalidRules(f"rennala: batch={self.batch!r} must be a whole number of gradients, at least 1")
 
     def rules(self, world: int) -> Rules:
-        """A quorum of work."""
         return Rules(
             world,
             quorum="work",
@@ -105,7 +101,6 @@ class Rennala(Strategy):
         )
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Each micro-batch is a gradient of its own."""
         ticket = await engine.begin(work, is_part=True)
         engine.look()
         if engine.ledger.round == engine.version:
@@ -114,7 +109,6 @@ class Rennala(Strategy):
         return After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Add to what is there, and apply it if it is enough; wait for nobody."""
         ticket: Ticket = engine.state.pop("over", None) or await engine.begin(work, is_part=True)
         await engine.catch_up()
         return ticket
@@ -151,7 +145,6 @@ class Ringmaster(Strategy):
             raise InvalidRules(f"ringmaster: normalise={self.normalise!r} must be world or sum")
 
     def rules(self, world: int) -> Rules:
-        """One gradient a round; late ones count like any other, up to the bound."""
         delay = 2 * world if self.delay is None else self.delay
         return Rules(
             world,
@@ -167,5 +160,4 @@ class Ringmaster(Strategy):
         )
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Contribute; what is decided by then is applied."""
         return await engine.finish_round(await engine.begin(work))

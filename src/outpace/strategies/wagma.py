@@ -60,7 +60,6 @@ class Wagma(Averaging):
                 raise InvalidRules(f"wagma: {name}={value!r} is unknown; choose one of {', '.join(known)}")
 
     def rules(self, world: int) -> Rules:
-        """Published weights, frozen by the first who comes."""
         self.group(0, 0, world)
         meeting_every = self.sync_every if self.sync == "wait" else 0
         publishing = Publishing(freeze="first", sync_every=meeting_every, max_age=self.sync_every)
@@ -75,7 +74,6 @@ class Wagma(Averaging):
         return (iteration + 1) // self.sync_every > (iteration if since is None else since) // self.sync_every
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Step and average, in the order chosen."""
         iteration = engine.steps
         if self.order == "step-average":
             await engine.local_step(work)

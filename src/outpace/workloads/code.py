@@ -143,7 +143,6 @@ class Code(Workload):
         self._mean_length = float(lengths.double().mean())
 
     def model(self) -> nn.Module:
-        """Two layers; 37,152 parameters unless it is wider."""
         with seeded(f"code/{self.seed}/model"):
             return Transformer(self.width)
 
@@ -159,7 +158,6 @@ class Code(Workload):
         return nn.functional.cross_entropy(outputs.flatten(0, 1), seen.flatten(), ignore_index=PADDING)
 
     def cost(self, inputs: Tensor, outputs: Tensor) -> float:
-        """Tokens of a function, in the mean of these, where 1 is the mean of all."""
         return float(lengths_of(inputs).double().mean()) / self._mean_length
 
     @torch.no_grad()
@@ -215,7 +213,6 @@ class _Layer(nn.Module):
 
 
 def lengths_of(inputs: Tensor) -> Tensor:
-    """How many tokens each function has, without padding."""
     return (inputs != PADDING).sum(dim=1)
 
 
