@@ -48,9 +48,7 @@ class Lengths(Checked):
 
 
 _BATCH_MS = _TruncatedLogNormal(201, 3410, log_mean=7.01324, log_sd=0.68137)
-VIDEO_FRAMES = _TruncatedLogNormal(
-    29, 1776, log_mean=5.11174, log_sd=0.48832
-)  #: of UCF101, for whoever makes such data
+VIDEO_FRAMES = _TruncatedLogNormal(29, 1776, log_mean=5.11174, log_sd=0.48832)  #: for whoever makes such data
 
 
 @dataclass(frozen=True)

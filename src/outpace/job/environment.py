@@ -84,7 +84,8 @@ def place_of(said: Mapping[str, str], initialised: Group | None) -> Place:
         rank, is_described = _rank(said, world), True
     else:
         rank, world = initialised
-        others = {name: said[name] for name, fact in _facts(initialised).items() if said.get(name, fact) != fact}
+        facts = {"RANK": str(rank), "WORLD_SIZE": str(world)}
+        others = {name: said[name] for name, fact in facts.items() if said.get(name, fact) != fact}
         if others:
             _say_once(
                 f"torch.distributed was initialised as rank {rank} of {world}, and the environment says "
@@ -96,10 +97,6 @@ def place_of(said: Mapping[str, str], initialised: Group | None) -> Place:
         local = 1
     label = said.get("GROUP_RANK") or said.get("NODE_RANK") if local is not None else None
     return Place(rank, world, local, said.get(HOST) or label or machine())
-
-
-def _facts(initialised: Group) -> dict[str, str]:
-    return {"RANK": str(initialised.rank), "WORLD_SIZE": str(initialised.world)}
 
 
 def _world(said: Mapping[str, str]) -> int:

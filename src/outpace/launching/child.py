@@ -69,13 +69,9 @@ class Tail:
         self._pipe = pipe
         self._kept = b""
         self._held = b""
-        self._is_interrupted = False
+        self.is_interrupted = False  #: Ctrl-C was pressed: a traceback that only says so is not shown
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-
-    def expect_interrupt(self) -> None:
-        """Ctrl-C was pressed: a traceback that only says so is not shown."""
-        self._is_interrupted = True
 
     def end(self, code: int) -> str:
         """After the process ended with this exit code: waits for the rest of its output and returns the last part."""
@@ -88,7 +84,7 @@ class Tail:
         with suppress(OSError), self._pipe:
             while chunk := os.read(self._pipe.fileno(), 65536):
                 self._kept = (self._kept + chunk)[-KEPT_BYTES:]
-                if self._is_interrupted and (self._held or _NOISE.search(chunk)):
+                if self.is_interrupted and (self._held or _NOISE.search(chunk)):
                     self._held += chunk
                 else:
                     pass_on(chunk)

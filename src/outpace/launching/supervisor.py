@@ -158,7 +158,7 @@ class Supervisor:
         for seat in seats:
             if seat.child is not None:
                 if number == signal.SIGINT:
-                    seat.child.tail.expect_interrupt()
+                    seat.child.tail.is_interrupted = True
                 seat.child.signal(number)
 
     def _await_all(self, signals: Signals, asked: int) -> None:

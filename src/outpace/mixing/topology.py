@@ -154,10 +154,6 @@ def _metropolis_row(rank: int, adjacent: Mapping[int, set[int]]) -> Row:
     return {**{peer: 1 / share for peer, share in shares.items()}, rank: float(1 - given)}
 
 
-def _ring(world: int) -> Iterator[Edge]:
-    return ((rank, (rank + 1) % world) for rank in range(world))
-
-
 def _torus(world: int) -> Iterator[Edge]:
     """The grid nearest to a square whose sides divide the world; a prime world is a ring."""
     rows = next(side for side in range(math.isqrt(world), 0, -1) if world % side == 0)
@@ -173,20 +169,12 @@ def _exponential(world: int) -> Iterator[Edge]:
     return ((rank, (rank + distance) % world) for rank in range(world) for distance in distances)
 
 
-def _star(world: int) -> Iterator[Edge]:
-    return ((0, rank) for rank in range(1, world))
-
-
-def _complete(world: int) -> Iterator[Edge]:
-    return combinations(range(world), 2)
-
-
 _NAMED: dict[str, Callable[[int], Iterator[Edge]]] = {
-    "ring": _ring,
+    "ring": lambda world: ((rank, (rank + 1) % world) for rank in range(world)),
     "torus": _torus,
     "exponential": _exponential,
-    "star": _star,
-    "complete": _complete,
+    "star": lambda world: ((0, rank) for rank in range(1, world)),
+    "complete": lambda world: combinations(range(world), 2),
 }
 
 

@@ -20,7 +20,7 @@ class SharingReplica(OptimizerReplica):
     """Publishes its weights; they are averaged when all ranks meet, with the model's buffers."""
 
     def _apart(self) -> list[torch.Tensor]:
-        return self.published()
+        return [p.detach() for p in self.parameters]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from outpace.codecs import codec
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Rules, check_name
 from outpace.replica.replica import OptimizerReplica, RoundHook
 
 RESTS = ("carry", "drop")
@@ -54,6 +54,11 @@ class Strategy(ABC):
         made.codec = codec(self.codec)
         return made
 
+    def _rules(self, world: int, **chosen: Any) -> Rules:
+        """With this strategy's options for all that rules have under the same name, and what it chooses itself."""
+        options = {name: value for name, value in vars(self).items() if name in Rules.__dataclass_fields__}
+        return Rules(world, **{**options, **chosen})
+
     def _replica_options(self) -> dict[str, Any]:
         return {}
 
@@ -86,8 +91,7 @@ class CountsMicrobatches(Strategy):
     polls = True
 
     def __post_init__(self) -> None:
-        if self.rest not in RESTS:
-            raise InvalidRules(f"rest={self.rest!r} is unknown; choose one of {', '.join(RESTS)}")
+        check_name("rest", self.rest, RESTS)
         if self.normalise not in DIVISORS:
             raise InvalidRules(f"normalise={self.normalise!r} must be finished or planned: micro-batches are counted")
 

@@ -39,9 +39,6 @@ class DecentLaMReplica(SharingReplica):
     def published(self) -> list[torch.Tensor]:
         return self._y
 
-    def _apart(self) -> list[torch.Tensor]:
-        return [p.detach() for p in self.parameters]
-
     @torch.no_grad()
     def _own_step(self) -> None:
         """y = x - lr * g. A parameter without a gradient does not move."""

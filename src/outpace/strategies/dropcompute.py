@@ -48,9 +48,7 @@ class DropCompute(CountsMicrobatches):
             raise InvalidRules(f"dropcompute: calibrate={self.calibrate!r} must be a number of steps, at least 1")
 
     def rules(self, world: int) -> Rules:
-        return Rules(
-            world, quorum="full", grace=0.0, normalise=self.normalise, min_ranks=self.min_ranks, codec=self.codec
-        )
+        return self._rules(world, quorum="full", grace=0.0)
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
         elapsed = self._note_time(engine)

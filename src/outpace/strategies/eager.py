@@ -49,7 +49,7 @@ class Eager(Strategy):
     codec: str = "none"
 
     def rules(self, world: int) -> Rules:
-        return Rules(world, **self.__dict__)
+        return self._rules(world)
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         return await engine.finish_round(await engine.begin(work))

@@ -19,7 +19,7 @@ from outpace.errors import InvalidRules
 from outpace.interface import Engine, Mixed, Notes, Ticket, Work
 from outpace.mixing import matchings, topology
 from outpace.mixing.topology import Row, keep_present
-from outpace.protocol.rules import Publishing, Rules
+from outpace.protocol.rules import Publishing, Rules, check_name
 from outpace.strategies.averaging import Averaging
 from outpace.strategies.base import DIVISORS, After
 
@@ -54,8 +54,7 @@ class DPSGD(Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order not in ORDERS:
-            raise InvalidRules(f"order={self.order!r} is unknown; choose one of {', '.join(ORDERS)}")
+        check_name("order", self.order, ORDERS)
 
     def rules(self, world: int) -> Rules:
         self.row(0, 0, world)
@@ -133,8 +132,7 @@ class NonBlockingDPSGD(DPSGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.normalise not in DIVISORS:
-            raise InvalidRules(f"normalise={self.normalise!r} is unknown; choose one of {', '.join(DIVISORS)}")
+        check_name("normalise", self.normalise, DIVISORS)
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         if self.normalise == "planned":

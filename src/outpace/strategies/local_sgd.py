@@ -19,7 +19,7 @@ import torch
 
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Result, Tensors, Ticket, Work
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Rules, check_name
 from outpace.replica.replica import OptimizerReplica
 from outpace.strategies.averaging import Averaging, check_positive
 
@@ -143,8 +143,7 @@ class DaSGD(LocalSGD):
         super().__post_init__()
         if not isinstance(self.delay, int) or not 0 <= self.delay <= self.every:
             raise InvalidRules(f"dasgd: delay={self.delay!r} must be a number of steps from 0 to every={self.every}")
-        if self.merge not in MERGES:
-            raise InvalidRules(f"dasgd: merge={self.merge!r} is unknown; choose one of {', '.join(MERGES)}")
+        check_name("dasgd: merge", self.merge, MERGES)
         if not 0 <= self.xi < 1:
             raise InvalidRules(f"dasgd: xi={self.xi!r} must be a share, from 0 to less than 1")
 

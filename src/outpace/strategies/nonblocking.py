@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Rules, check_name
 from outpace.strategies.base import After, CountsMicrobatches
 
 BUSY = ("carry", "again")
@@ -53,22 +53,10 @@ class NonBlocking(CountsMicrobatches):
         super().__post_init__()
         if not 0 <= self.work <= 1:
             raise InvalidRules(f"nonblocking: work={self.work!r} must be a share of the planned work, from 0 to 1")
-        if self.busy not in BUSY:
-            raise InvalidRules(f"nonblocking: busy={self.busy!r} is unknown; choose one of {', '.join(BUSY)}")
+        check_name("nonblocking: busy", self.busy, BUSY)
 
     def rules(self, world: int) -> Rules:
-        return Rules(
-            world,
-            quorum="solo",
-            grace=self.grace,
-            cumulative=True,
-            work=self.work,
-            normalise=self.normalise,
-            max_staleness=self.max_staleness,
-            repair=self.repair,
-            min_ranks=self.min_ranks,
-            codec=self.codec,
-        )
+        return self._rules(world, quorum="solo", cumulative=True)
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
         ticket = await self._give(engine, work, is_part=True)

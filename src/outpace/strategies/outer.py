@@ -106,11 +106,8 @@ class PairReplica(SharingReplica):
         self._slow = [p.detach().clone() for p in self.parameters]
         self._momentum = [torch.zeros_like(s) for s in self._slow]
 
-    def published(self) -> list[torch.Tensor]:
-        return self.delta_and_slow()
-
     @torch.no_grad()
-    def delta_and_slow(self) -> list[torch.Tensor]:
+    def published(self) -> list[torch.Tensor]:
         """How far it went from its slow weights, and these."""
         return [*(p - s for p, s in zip(self.parameters, self._slow, strict=True)), *self._slow]
 
@@ -125,9 +122,6 @@ class PairReplica(SharingReplica):
         torch._foreach_sub_(self._momentum, self._slow, alpha=self._lr)
         torch._foreach_add_(self._slow, self._momentum)
         torch._foreach_copy_([p.detach() for p in self.parameters], self._slow)
-
-    def _apart(self) -> list[torch.Tensor]:
-        return [p.detach() for p in self.parameters]
 
     def _all_are_alike(self) -> None:
         self.begin_anew()
@@ -183,7 +177,7 @@ class NoLoCo(Averaging):
         partner = pairs(iteration // self.every, engine.world, self.seed)[engine.rank]
         both = sorted({engine.rank, partner})
         others = [rank for rank in both if rank != engine.rank]
-        await engine.weights.publish(iteration, engine.replica.delta_and_slow(), others)
+        await engine.weights.publish(iteration, engine.replica.published(), others)
         present = await engine.weights.gather(iteration, both)
         mean = await engine.weights.mix({(rank, iteration): 1 / len(present) for rank in present}, iteration)
         engine.replica.outer_step(mean)

@@ -37,15 +37,7 @@ class MSync(Strategy):
     drops_rest = True
 
     def rules(self, world: int) -> Rules:
-        return Rules(
-            world,
-            quorum=self.m,
-            late="drop",
-            grace=0.0,
-            normalise="contributors",
-            min_ranks=self.min_ranks,
-            codec=self.codec,
-        )
+        return self._rules(world, quorum=self.m, late="drop", grace=0.0, normalise="contributors")
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
         engine.look()
@@ -88,16 +80,8 @@ class Rennala(Strategy):
             raise InvalidRules(f"rennala: batch={self.batch!r} must be a whole number of gradients, at least 1")
 
     def rules(self, world: int) -> Rules:
-        return Rules(
-            world,
-            quorum="work",
-            work=0 if self.batch is None else self.batch,
-            late="drop",
-            grace=0.0,
-            cumulative=True,
-            normalise="finished",
-            min_ranks=self.min_ranks,
-            codec=self.codec,
+        return self._rules(
+            world, quorum="work", work=self.batch or 0, late="drop", grace=0.0, cumulative=True, normalise="finished"
         )
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
@@ -146,18 +130,8 @@ class Ringmaster(Strategy):
 
     def rules(self, world: int) -> Rules:
         delay = 2 * world if self.delay is None else self.delay
-        return Rules(
-            world,
-            quorum="solo",
-            late="count" if delay > 1 else "drop",
-            max_staleness=max(1, delay - 1),
-            grace=0.0,
-            normalise=self.normalise,
-            repair=self.repair,
-            one_at_a_time=True,
-            min_ranks=self.min_ranks,
-            codec=self.codec,
-        )
+        late, max_staleness = "count" if delay > 1 else "drop", max(1, delay - 1)
+        return self._rules(world, quorum="solo", late=late, max_staleness=max_staleness, grace=0.0, one_at_a_time=True)
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         return await engine.finish_round(await engine.begin(work))

@@ -43,13 +43,12 @@ class PushReplica(SharingReplica):
         self._divide()
 
     def _apart(self) -> list[torch.Tensor]:
-        return [*super()._apart(), self._weight]
+        return [*self._numerator, self._weight]
 
     def _all_are_alike(self) -> None:
         """All have the same weights now, and each its whole mass again."""
         self._divide()
-        torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
-        self._weight.fill_(1.0)
+        self.begin_anew()
 
     def begin_anew(self) -> None:
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])

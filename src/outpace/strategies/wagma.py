@@ -2,7 +2,7 @@
 
 Shigang Li, Tal Ben-Nun, Giorgi Nadiradze, Salvatore Di Girolamo, Nikoli Dryden, Dan Alistarh, Torsten Hoefler:
 "Breaking (Global) Barriers in Parallel Stochastic Optimization with Wait-Avoiding Group Averaging", TPDS 2021,
-algorithm 2, with the grouping of section 3.2 corrected (`protocol.groups`).
+algorithm 2, with the grouping of section 3.2 corrected (`mixing.schedules.group`).
 
     W'_i = W_i + U(G_i)
     W_i  = mean of W'_j over the group of i;    over all ranks in every tau-th iteration
@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.mixing.schedules import default_size, group
-from outpace.protocol.rules import Publishing, Rules
+from outpace.protocol.rules import Publishing, Rules, check_name
 from outpace.protocol.shelves import Frozen
 from outpace.strategies.averaging import Averaging, check_positive
 
@@ -55,9 +54,8 @@ class Wagma(Averaging):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("wagma", "sync_every", self.sync_every)
-        for name, value, known in (("sync", self.sync, SYNCS), ("order", self.order, ORDERS)):
-            if value not in known:
-                raise InvalidRules(f"wagma: {name}={value!r} is unknown; choose one of {', '.join(known)}")
+        check_name("wagma: sync", self.sync, SYNCS)
+        check_name("wagma: order", self.order, ORDERS)
 
     def rules(self, world: int) -> Rules:
         self.group(0, 0, world)
