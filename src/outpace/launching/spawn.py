@@ -80,7 +80,9 @@ def _context(fn: Callable[..., Any]) -> Any:
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["outpace.launching.preload"])
-    _start_server_without_sigint()
+    resource_tracker.ensure_running()  # first: starting it would lift the block
+    with defer_sigint():  # the server inherits that, so that Ctrl-C while it imports torch reaches the caller alone
+        forkserver.ensure_running()
     return context
 
 
@@ -94,13 +96,6 @@ def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
             asked,
         )
     return {"OMP_NUM_THREADS": "1"}
-
-
-def _start_server_without_sigint() -> None:
-    """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch reaches the caller alone."""
-    resource_tracker.ensure_running()  # first: starting it would lift the block
-    with defer_sigint():
-        forkserver.ensure_running()
 
 
 def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, environment: dict[str, str]) -> _Child:

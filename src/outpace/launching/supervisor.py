@@ -38,8 +38,6 @@ class Outcome:
 
 
 class Supervisor:
-    """One job, from its start to the end of its last process."""
-
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store = open_store()

@@ -87,7 +87,6 @@ def best_edge_weight(edges: Collection[Edge], world: int) -> float:
 
 
 def mixing(choice: str, graph: networkx.Graph) -> list[Row]:
-    """The mixing matrix that `choice` names, over this graph."""
     makers = {"metropolis": metropolis, "best-constant": best_constant}
     if choice not in makers:
         raise InvalidRules(
@@ -125,11 +124,8 @@ def best_constant(graph: networkx.Graph) -> list[Row]:
     """W = I - alpha L with the best alpha. A rank of high degree may get a negative weight for itself."""
     world = len(graph)
     alpha = best_edge_weight(edges_of(graph), world)
-    rows = []
-    for rank in range(world):
-        peers = neighbours(graph, rank)
-        rows.append({rank: 1 - alpha * len(peers), **dict.fromkeys(peers, alpha)})
-    return rows
+    peers = [neighbours(graph, rank) for rank in range(world)]
+    return [{rank: 1 - alpha * len(its), **dict.fromkeys(its, alpha)} for rank, its in enumerate(peers)]
 
 
 def keep_present(row: Mapping[int, float], me: int, present: Collection[int]) -> Row:

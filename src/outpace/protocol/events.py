@@ -207,8 +207,6 @@ class OutcomeKind(Enum):
 
 
 class Outcome(NamedTuple):
-    """What became of an event, and why."""
-
     kind: OutcomeKind
     reason: str
     round: int = -1  #: that a contribution is in

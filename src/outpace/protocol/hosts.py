@@ -15,8 +15,6 @@ _BITS = 63  #: of a mask of hosts
 
 
 class Hosts(Part):
-    """Which hosts take part after some prefix of the log."""
-
     generation: int
     living: set[int]
     serials: dict[int, int]  #: host -> which of its agents is at work

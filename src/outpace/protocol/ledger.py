@@ -24,8 +24,6 @@ EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round
 
 
 class Ledger(LedgerView):
-    """The state after some prefix of the log, and what the next event makes of it."""
-
     # -- folding ---------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Outcome:
@@ -205,10 +203,8 @@ class Ledger(LedgerView):
         self._news += bool(wanting)  # later ones serve those who lag, and they look for themselves
         elsewhere = [host for host in wanting if host != self.hosts.of[event.rank]]
         place = SnapshotPlace(event.buffer, event.version, event.position)
-        is_anew = event.is_anew and self.complete <= event.version
-        if not self._snapshots_of(event.rank).complete(
-            place, event.rank, event.incarnation, bool(elsewhere) or is_anew
-        ):
+        is_wanted = bool(elsewhere) or (event.is_anew and self.complete <= event.version)
+        if not self._snapshots_of(event.rank).complete(place, event.rank, event.incarnation, is_wanted):
             return ignored("that buffer is not claimed by this rank, or a newer snapshot is there")
         for host in elsewhere:
             self.snapshots_at[host].receive(place)
@@ -236,18 +232,15 @@ class Ledger(LedgerView):
         for contribution in lost:
             self.members.tallies[contribution.rank].dropped += contribution.pieces
         left = tuple(c for c in sealed.contributions if c not in lost)
-        refused = (*sealed.refused, *lost)
-        again = sealed._replace(
-            contributions=left, refused=refused, slot=self._free_slot(), hyper_from=self._leader(left)
-        )
-        self._try_again(self._weighed(again))
+        again = sealed._replace(contributions=left, refused=(*sealed.refused, *lost), hyper_from=self._leader(left))
+        self._try_again(self._weighed(again._replace(slot=self._free_slot())))
         if not left and self.reducing is not None:
             self._complete(self.reducing._replace(void=True), now_ns)
 
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
         while self.reducing is None and self.started:
-            if self._quorum_is_met():
+            if quorum_is_met(self.rules, self.round, self.open, self._needed, self.pace):
                 self._note_quorum(now_ns)
                 if self.grace_ns and self._someone_is_expected():
                     return
@@ -274,9 +267,6 @@ class Ledger(LedgerView):
         """A rank that contributed and then finished still counts among those the quorum is taken of."""
         if self.rules.is_count:
             self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
-
-    def _quorum_is_met(self) -> bool:
-        return quorum_is_met(self.rules, self.round, self.open, self._needed, self.pace)
 
     def _note_quorum(self, now_ns: int) -> None:
         if self.met_ns is not None:

@@ -18,8 +18,6 @@ from outpace.protocol.state import Part
 
 
 class LedgerView(Part):
-    """The state after some prefix of the log."""
-
     members: Members
     pace: Pace
     round: int  #: the open round; also the version of a replica that applied everything sealed

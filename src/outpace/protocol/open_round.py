@@ -16,8 +16,6 @@ from outpace.protocol.state import Part
 
 
 class OpenRound(Part):
-    """Contributions that wait for the seal, and the ranks that may still be on time."""
-
     on_time: list[Contribution]  #: count towards the quorum
     carried: list[Contribution]  #: included, but do not count towards the quorum: late ones, and parts
     rows: set[tuple[int, int]]  #: (rank, row) of contributions that no complete round includes
@@ -58,7 +56,6 @@ class OpenRound(Part):
         return self._initiator
 
     def part_of(self, rank: int, incarnation: int) -> Contribution | None:
-        """What this rank has given to the round and may still add to."""
         return self._parts.get((rank, incarnation))
 
     def add_to(self, part: Contribution) -> None:

@@ -22,8 +22,6 @@ EVERYBODY = -1  #: stands among the changed ranks when everybody has read the la
 
 
 class Published(Part):
-    """All ranks' rows after some prefix of the log."""
-
     shelves: dict[int, Shelf]
     frozen: dict[int, Frozen]  #: the last ones, by number
     furthest: int  #: the furthest iteration that anybody has published
@@ -94,10 +92,8 @@ class Published(Part):
         return not self._barrier.holds(rank, self.next_row(rank))
 
     def frozen_for(self, rank: int, iteration: int) -> Frozen | None:
-        """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own.
-
-        None while that is not frozen.
-        """
+        """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own;
+        None while that is not frozen."""
         if self._publishing.freeze == "path":
             found = self.frozen.get(self.shelves[rank].mixed)
             return found if found is not None and found.has(rank, iteration) else None

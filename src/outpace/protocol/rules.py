@@ -132,7 +132,6 @@ class Rules:
         return self.world - 1 if self.one_at_a_time else 0
 
     def too_late(self, lag: int) -> bool:
-        """Whether a contribution so many rounds late is not applied any more."""
         return lag > 0 and (self.late == "drop" or lag > self.max_staleness)
 
     def counts(self, lag: int) -> bool:

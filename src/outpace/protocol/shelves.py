@@ -63,7 +63,6 @@ class Shelf:
     stamp_before: int = 0  #: and after the one before
 
     def put(self, rank: int, iteration: int) -> None:
-        """What was written into the next row is current."""
         row = self.spares.pop(0)
         self.clear()
         self.count += 1
@@ -82,10 +81,7 @@ class Shelf:
 
 
 class Barrier(Part):
-    """An iteration in which all wait for all, and whose rows nobody writes again before all have read them.
-
-    Knows which iterations are barriers, and who has not read the last one.
-    """
+    """Iterations in which all wait for all, and whose rows nobody writes again before all have read them."""
 
     number: int
     unread: set[int]  #: who was in it and has not read it yet

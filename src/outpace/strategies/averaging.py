@@ -43,12 +43,7 @@ class Averaging(Strategy):
     def _sharing(self, world: int, publishes: Publishing, grace: str | float = 0.0) -> Rules:
         """Rules for published weights: nobody's rounds, everybody's rows."""
         return Rules(
-            world,
-            quorum="solo",
-            grace=grace,
-            min_ranks=self.min_ranks,
-            max_staleness=SNAPSHOT_EVERY,
-            publishes=publishes,
+            world, "solo", grace=grace, min_ranks=self.min_ranks, max_staleness=SNAPSHOT_EVERY, publishes=publishes
         )
 
 

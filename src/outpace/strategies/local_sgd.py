@@ -89,7 +89,8 @@ class LocalSGD(Averaging):
         await self._own_step(engine, work)
         if not self.is_due(engine.steps):
             return Ticket(engine.steps, engine.ledger.round, False, "a step of its own")
-        return await self._average(engine, work)
+        engine.state["has_own"] = False
+        return await engine.finish_round(await engine.begin(work))
 
     async def meet(self, engine: Engine) -> None:
         """Give away what was done since the last average: it is averaged with what the others give."""
@@ -100,10 +101,6 @@ class LocalSGD(Averaging):
     async def _own_step(self, engine: Engine, work: Work) -> None:
         await engine.local_step(work)
         engine.state["has_own"] = True
-
-    async def _average(self, engine: Engine, work: Work) -> Ticket:
-        engine.state["has_own"] = False
-        return await engine.finish_round(await engine.begin(work))
 
 
 @dataclass(frozen=True)

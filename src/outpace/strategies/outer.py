@@ -43,11 +43,9 @@ class OuterReplica(WeightsReplica):
 
     def capture(self) -> Contents:
         contents = super().capture()
-        momentum = [
-            self.outer.state[s]["momentum_buffer"] for s in self._slow if "momentum_buffer" in self.outer.state[s]
-        ]
-        plain = {**contents.plain, "outer": len(momentum)}
-        return Contents([*contents.tensors, *momentum], plain)
+        states = [self.outer.state[s] for s in self._slow]
+        momentum = [state["momentum_buffer"] for state in states if "momentum_buffer" in state]
+        return Contents([*contents.tensors, *momentum], {**contents.plain, "outer": len(momentum)})
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """The slow ones, which all ranks share: those of its own steps since the last average are its own."""

@@ -15,8 +15,6 @@ from outpace.randomness import generator
 
 
 class Metric(NamedTuple):
-    """What a workload's models are compared by."""
-
     name: str
     higher_is_better: bool
     is_share: bool = False  #: 0 to 1, read as a percentage
