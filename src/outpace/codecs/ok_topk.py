@@ -35,8 +35,6 @@ from outpace.vector import accumulator
 
 
 class Sent(NamedTuple):
-    """What one contribution carried of one tensor."""
-
     indices: Tensor  #: into the flat tensor
     values: Tensor
 

@@ -10,8 +10,6 @@ from outpace.randomness import STANDARD_NORMAL, uniform
 
 
 class _TruncatedLogNormal:
-    """A log-normal distribution without what lies outside of two bounds."""
-
     def __init__(self, low: float, high: float, log_mean: float, log_sd: float) -> None:
         self._log = log_mean, log_sd
         self._below = STANDARD_NORMAL.cdf((math.log(low) - log_mean) / log_sd)

@@ -55,8 +55,6 @@ class Group(NamedTuple):
 
 
 class Gathering(NamedTuple):
-    """Where the ranks of one optimizer meet."""
-
     place: Place  #: with all that is known of who shares this machine
     store: MeetingStore | None  #: the job's rendezvous store; None for a rank that is alone
     name: str  #: equal on all ranks because they make their optimizers in the same order
@@ -196,7 +194,8 @@ def refuse_late_group(world: int) -> None:
 
 def gather(place: Place, timeout_s: float) -> Gathering:
     """Reaches the job's store, and finds out who shares this machine if it was not said. Blocks until that is known."""
-    store, name = _store_of(place, timeout_s), meeting_name()
+    store = _store_of(place, timeout_s)
+    name = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
     if store is not None and (place.local_world is None or group() is not None):
         place = _settled(place, store, name, timeout_s)
     return Gathering(place, store, name)
@@ -241,9 +240,3 @@ def joined_store() -> Any:
     """The same store, for a process that is not a rank."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return TCPStore(address, port, is_master=False, timeout=_STORE_TIMEOUT)
-
-
-def meeting_name() -> str:
-    """A name for the next arena, equal on all ranks because they make their optimizers in the same order."""
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"{attempt}/{next(_meetings)}"

@@ -60,7 +60,6 @@ def tell(what: str) -> None:
 
 
 def tell_error(error: object) -> None:
-    """Tells the launcher why this rank ends, if that is final."""
     report = _own_report() if isinstance(error, _FINAL) else None
     if report is not None and isinstance(error, BaseException):
         report.give_up(error)

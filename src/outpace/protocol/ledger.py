@@ -81,7 +81,6 @@ class Ledger(LedgerView):
         return Outcome(OutcomeKind.DROPPED, "too late: dropped, the round that has its earlier pieces is sealed")
 
     def _place(self, contribution: Contribution, lag: int, is_part: bool) -> Outcome:
-        """Counts, carries or drops a contribution that is late, or a part."""
         if not lag:
             self.open.carry(contribution, is_part)
             return Outcome(OutcomeKind.PART, f"{contribution.pieces} in time so far", self.round)
@@ -249,7 +248,8 @@ class Ledger(LedgerView):
             self._close_round()
         if self.reducing is None:
             self._settle_sync()
-            self._settle_end()
+            if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
+                self.over = True  # at one place in the log for all: a rank that joins later finds nobody to train with
 
     def _someone_is_expected(self) -> bool:
         """Whether grace has anybody to wait for: a rank that has been silent for rounds is more than a little late."""
@@ -326,7 +326,6 @@ class Ledger(LedgerView):
         return min((latest.version for latest in there if latest is not None), default=self.round)
 
     def _settle_sync(self) -> None:
-        """Ends a synchronisation when all who can are in it and nothing is pending."""
         if self.open.can or not self.open.unfinished or not self.open.is_empty:
             return
         waiting = self.members.unfinished()
@@ -341,11 +340,6 @@ class Ledger(LedgerView):
         for member in waiting:
             member.state = ACTIVE
             self._follow(member)
-
-    def _settle_end(self) -> None:
-        """Decided at one place in the log for all: a rank that joins later finds nobody to train with."""
-        if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
-            self.over = True
 
     # -- snapshots -------------------------------------------------------------------------------------------------
 

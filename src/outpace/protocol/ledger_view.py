@@ -78,12 +78,8 @@ class LedgerView(Part):
     def without_snapshot(self) -> list[int]:
         """Hosts that the next snapshot is sent to: they have none from which a rank can go on. Either it is from before
         they were given up, or all of their ranks lag so far that nobody there writes one."""
-        found = []
-        for host in sorted(self.hosts.living):
-            latest = self.snapshots_at[host].latest
-            if latest is None or latest.version < self.least_version(host):
-                found.append(host)
-        return found
+        latest = {host: self.snapshots_at[host].latest for host in sorted(self.hosts.living)}
+        return [host for host, its in latest.items() if its is None or its.version < self.least_version(host)]
 
     def least_version(self, host: int) -> int:
         """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""

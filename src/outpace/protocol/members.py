@@ -52,8 +52,6 @@ class Member:
 
 
 class Members(Part):
-    """All ranks that ever joined, by rank."""
-
     by_rank: dict[int, Member]
     tallies: dict[int, Tally]
 

@@ -15,8 +15,6 @@ NOTHING = -1  #: an iteration before the first
 
 
 class Publication(NamedTuple):
-    """A rank's weights at some iteration, and where they lie."""
-
     rank: int
     iteration: int
     row: int
@@ -47,8 +45,6 @@ class Frozen:
 
 @dataclass
 class Shelf:
-    """One rank's rows."""
-
     spares: list[int]
     current: Publication | None = None
     generation: int = 0  #: changes of what is current, by its own rank or by another's swap

@@ -41,7 +41,6 @@ class Part:
 
 
 def write_fields(value: Any) -> dict[str, Any]:
-    """A dataclass as plain values, by the names of its fields."""
     return {name: write(getattr(value, name)) for name, (write, _) in _declared(type(value)).items()}
 
 

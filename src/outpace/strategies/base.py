@@ -14,11 +14,10 @@ from torch.optim import Optimizer
 from outpace.codecs import codec
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
-from outpace.protocol.rules import Rules, check_name
+from outpace.protocol.rules import OF_SUMS, Rules, check_name
 from outpace.replica.replica import OptimizerReplica, RoundHook
 
 RESTS = ("carry", "drop")
-DIVISORS = ("finished", "planned")
 
 
 class After(Enum):
@@ -92,7 +91,7 @@ class CountsMicrobatches(Strategy):
 
     def __post_init__(self) -> None:
         check_name("rest", self.rest, RESTS)
-        if self.normalise not in DIVISORS:
+        if self.normalise not in OF_SUMS:
             raise InvalidRules(f"normalise={self.normalise!r} must be finished or planned: micro-batches are counted")
 
     @property

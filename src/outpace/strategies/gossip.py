@@ -19,9 +19,9 @@ from outpace.errors import InvalidRules
 from outpace.interface import Engine, Mixed, Notes, Ticket, Work
 from outpace.mixing import matchings, topology
 from outpace.mixing.topology import Row, keep_present
-from outpace.protocol.rules import Publishing, Rules, check_name
+from outpace.protocol.rules import OF_SUMS, Publishing, Rules, check_name
 from outpace.strategies.averaging import Averaging
-from outpace.strategies.base import DIVISORS, After
+from outpace.strategies.base import After
 
 ORDERS = ("atc", "awc")
 
@@ -69,9 +69,8 @@ class DPSGD(Averaging):
         row = self.row(engine.rank, iteration, engine.world)
         if self.order == "atc":
             await engine.local_step(work)
-            await self._average(engine, row, iteration, work)
-        else:
-            await self._average(engine, row, iteration, work)
+        await self._average(engine, row, iteration, work)
+        if self.order == "awc":
             await engine.local_step(work)
         return Ticket(engine.steps, iteration, len(row) > 1, "on time")
 
@@ -132,7 +131,7 @@ class NonBlockingDPSGD(DPSGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_name("normalise", self.normalise, DIVISORS)
+        check_name("normalise", self.normalise, OF_SUMS)
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         if self.normalise == "planned":

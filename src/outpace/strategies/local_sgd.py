@@ -27,8 +27,6 @@ MERGES = ("delta", "lerp")
 
 
 class WeightsReplica(OptimizerReplica):
-    """Contributes its weights, and takes over their mean."""
-
     def __init__(self, *args: Any, merge: str = "replace", keep: float = 0.0) -> None:
         super().__init__(*args)
         self._merge, self._keep = merge, keep

@@ -96,8 +96,6 @@ class DiLoCo(LocalSGD):
 
 
 class PairReplica(SharingReplica):
-    """Publishes how far it went, and its slow weights."""
-
     def __init__(self, *args: Any, lr: float, momentum: float) -> None:
         super().__init__(*args)
         self._lr, self._mu = lr, momentum

@@ -64,7 +64,6 @@ class Wagma(Averaging):
         return self._sharing(world, publishing, self.grace)
 
     def group(self, rank: int, iteration: int, world: int) -> tuple[int, ...]:
-        """Whom this rank averages with, where not all do."""
         return group(rank, iteration, world, default_size(world) if self.group_size is None else self.group_size)
 
     def is_sync(self, iteration: int, since: int | None = None) -> bool:

@@ -41,8 +41,6 @@ _HELD_OUT_SHARE = 6  #: one module in so many is held out
 
 
 class Corpus(NamedTuple):
-    """Functions to train on, and functions of modules that no rank trains on."""
-
     trained: list[Tensor]
     held_out: list[Tensor]
     token_bytes: Tensor  #: how many bytes each token stands for
@@ -174,8 +172,6 @@ class Code(Workload):
 
 
 class Transformer(nn.Module):
-    """Predicts each token from those before it."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, width)
