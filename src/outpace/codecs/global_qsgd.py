@@ -50,7 +50,6 @@ class GlobalQSGD(Codec):
         return False
 
     def levels_for(self, contributors: int) -> int:
-        """s: the largest code, in a round of so many contributors."""
         return self.levels if self.levels is not None else max(1, _INT8_MOST // contributors)
 
     def reduce(self, out: Tensor, rows: Tensors, factors: Sequence[float], seeds: Sequence[int], chunk: int) -> None:

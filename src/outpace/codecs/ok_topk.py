@@ -35,8 +35,6 @@ from outpace.vector import accumulator
 
 
 class Sent(NamedTuple):
-    """What one contribution carried of one tensor."""
-
     indices: Tensor  #: into the flat tensor
     values: Tensor
 
@@ -66,7 +64,6 @@ class OkTopk(Codec):
     # -- on the rank whose contribution it is ----------------------------------------------------------------------
 
     def deposited(self, step: int, row: Tensors, present: Sequence[int]) -> None:
-        """Adds the residual and keeps the largest entries in the row, all others in the residual."""
         if step in self._sent:
             raise InvalidRules(
                 f"step {step} was contributed before and is neither applied nor dropped: sent again, ok-topk would "
@@ -128,7 +125,6 @@ class OkTopk(Codec):
         self.select(out)
 
     def select(self, out: Tensor) -> None:
-        """Zeroes all but the largest entries of the sum of one chunk."""
         if self.density < 1:
             out.masked_fill_(out.abs() < threshold(out, self.density), 0.0)
 

@@ -90,9 +90,8 @@ def imbalance(choice: str | Imbalance, seed: int = 0) -> Imbalance:
                 f"imbalance={choice!r} must be a name ({', '.join(names())}) or a model with compute_s()"
             )
         return choice
-    makers = {name: _seeded(maker, seed) for name, maker in IMBALANCES.items()}
+    makers = {
+        name: partial(maker, seed=seed) if "seed" in signature(maker).parameters else maker
+        for name, maker in IMBALANCES.items()
+    }
     return build(choice, makers, "imbalance")
-
-
-def _seeded(maker: Callable[..., Imbalance], seed: int) -> Callable[..., Imbalance]:
-    return partial(maker, seed=seed) if "seed" in signature(maker).parameters else maker

@@ -35,17 +35,14 @@ class Checked:
 
 
 def at_least(least: float, default: float) -> Any:
-    """An option that is a finite number, `least` or more."""
     return field(default=default, metadata={"check": partial(check_least, least)})
 
 
 def above(bound: float, default: float) -> Any:
-    """An option that is a finite number above `bound`."""
     return field(default=default, metadata={"check": partial(_check_above, bound)})
 
 
 def ranks(default: int) -> Any:
-    """An option that is a number of ranks."""
     return field(default=default, metadata={"check": _check_ranks})
 
 

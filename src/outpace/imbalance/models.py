@@ -245,13 +245,11 @@ class Bursts(Checked):
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         ends = self._ends.get(rank)
         if ends is None:
-            ends = self._ends[rank] = [0, 0] if self._begins_in_burst(rank) else [0]
+            begins_in_burst = uniform(self.seed, rank, 0) * (self.burst_steps + self.calm_steps) < self.burst_steps
+            ends = self._ends[rank] = [0, 0] if begins_in_burst else [0]
         while ends[-1] <= step:
             ends.append(ends[-1] + self._phase_steps(rank, len(ends)))
         return base_s * self.factor if bisect_right(ends, step) % 2 == 0 else base_s
-
-    def _begins_in_burst(self, rank: int) -> bool:
-        return uniform(self.seed, rank, 0) * (self.burst_steps + self.calm_steps) < self.burst_steps
 
     def _phase_steps(self, rank: int, phase: int) -> int:
         """Geometrically distributed: without memory, so the first phase may have begun before the first step."""

@@ -25,11 +25,9 @@ class Replay:
 
     @classmethod
     def of(cls, trace: Trace) -> Replay:
-        """The computing of all ranks in the trace."""
         return cls({rank: tuple(step.compute_s for step in steady(r)) for rank, r in trace.ranks.items()})
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        """What was recorded, whatever `base_s` is."""
         steps = self.lengths_s.get(rank)
         if steps is None:
             others = list(self.lengths_s.values())

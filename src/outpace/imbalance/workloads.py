@@ -10,8 +10,6 @@ from outpace.randomness import STANDARD_NORMAL, uniform
 
 
 class _TruncatedLogNormal:
-    """A log-normal distribution without what lies outside of two bounds."""
-
     def __init__(self, low: float, high: float, log_mean: float, log_sd: float) -> None:
         self._log = log_mean, log_sd
         self._below = STANDARD_NORMAL.cdf((math.log(low) - log_mean) / log_sd)
@@ -48,9 +46,7 @@ class Lengths(Checked):
 
 
 _BATCH_MS = _TruncatedLogNormal(201, 3410, log_mean=7.01324, log_sd=0.68137)
-VIDEO_FRAMES = _TruncatedLogNormal(
-    29, 1776, log_mean=5.11174, log_sd=0.48832
-)  #: of UCF101, for whoever makes such data
+VIDEO_FRAMES = _TruncatedLogNormal(29, 1776, log_mean=5.11174, log_sd=0.48832)  #: for whoever makes such data
 
 
 @dataclass(frozen=True)

@@ -34,8 +34,6 @@ _meetings = itertools.count()
 
 @dataclass(frozen=True)
 class Place:
-    """This rank's place in the world."""
-
     rank: int
     world: int
     local_world: int | None  #: ranks on this machine; None while unknown
@@ -52,15 +50,11 @@ class Place:
 
 
 class Group(NamedTuple):
-    """This process in torch.distributed's default group."""
-
     rank: int
     world: int
 
 
 class Gathering(NamedTuple):
-    """Where the ranks of one optimizer meet."""
-
     place: Place  #: with all that is known of who shares this machine
     store: MeetingStore | None  #: the job's rendezvous store; None for a rank that is alone
     name: str  #: equal on all ranks because they make their optimizers in the same order
@@ -72,7 +66,6 @@ def whereami() -> Place:
 
 
 def group() -> Group | None:
-    """What torch.distributed says, if it was initialised."""
     if not dist.is_available() or not dist.is_initialized():
         return None
     return Group(dist.get_rank(), dist.get_world_size())
@@ -89,7 +82,8 @@ def place_of(said: Mapping[str, str], initialised: Group | None) -> Place:
         rank, is_described = _rank(said, world), True
     else:
         rank, world = initialised
-        others = {name: said[name] for name, fact in _facts(initialised).items() if said.get(name, fact) != fact}
+        facts = {"RANK": str(rank), "WORLD_SIZE": str(world)}
+        others = {name: said[name] for name, fact in facts.items() if said.get(name, fact) != fact}
         if others:
             _say_once(
                 f"torch.distributed was initialised as rank {rank} of {world}, and the environment says "
@@ -101,10 +95,6 @@ def place_of(said: Mapping[str, str], initialised: Group | None) -> Place:
         local = 1
     label = said.get("GROUP_RANK") or said.get("NODE_RANK") if local is not None else None
     return Place(rank, world, local, said.get(HOST) or label or machine())
-
-
-def _facts(initialised: Group) -> dict[str, str]:
-    return {"RANK": str(initialised.rank), "WORLD_SIZE": str(initialised.world)}
 
 
 def _world(said: Mapping[str, str]) -> int:
@@ -204,7 +194,8 @@ def refuse_late_group(world: int) -> None:
 
 def gather(place: Place, timeout_s: float) -> Gathering:
     """Reaches the job's store, and finds out who shares this machine if it was not said. Blocks until that is known."""
-    store, name = _store_of(place, timeout_s), meeting_name()
+    store = _store_of(place, timeout_s)
+    name = f"{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{next(_meetings)}"
     if store is not None and (place.local_world is None or group() is not None):
         place = _settled(place, store, name, timeout_s)
     return Gathering(place, store, name)
@@ -249,9 +240,3 @@ def joined_store() -> Any:
     """The same store, for a process that is not a rank."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return TCPStore(address, port, is_master=False, timeout=_STORE_TIMEOUT)
-
-
-def meeting_name() -> str:
-    """A name for the next arena, equal on all ranks because they make their optimizers in the same order."""
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    return f"{attempt}/{next(_meetings)}"

@@ -41,13 +41,8 @@ class MeetingStore:
         if self.address is None:
             return self._of_group.clone()
         holds = holds and self._of_group is None and self.ends_with_rank_0
-        return TCPStore(
-            *self.address,
-            is_master=holds,
-            timeout=timedelta(seconds=self._timeout_s),
-            wait_for_workers=False,
-            multi_tenant=holds,
-        )
+        timeout = timedelta(seconds=self._timeout_s)
+        return TCPStore(*self.address, is_master=holds, timeout=timeout, wait_for_workers=False, multi_tenant=holds)
 
     @property
     def ends_with_rank_0(self) -> bool:
@@ -128,14 +123,9 @@ def open_store() -> TCPStore:
     Only this machine can reach it: by itself a store listens on all interfaces, and whoever connects may write there.
     """
     listening = socket.create_server((LOOPBACK, 0))
-    port = listening.getsockname()[1]
+    port, fd = listening.getsockname()[1], listening.detach()  # the store closes it
     return TCPStore(
-        LOOPBACK,
-        port,
-        is_master=True,
-        wait_for_workers=False,
-        timeout=_LAUNCHED_TIMEOUT,
-        master_listen_fd=listening.detach(),  # the store closes it
+        LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=_LAUNCHED_TIMEOUT, master_listen_fd=fd
     )
 
 
@@ -159,7 +149,6 @@ def _address_of(of_group: Any) -> tuple[str, int] | None:
 
 
 def address() -> str:
-    """Of the store that the launcher's variables name."""
     return _named(_address_of(None))
 
 

@@ -43,7 +43,6 @@ class Report:
 
 
 def rules_of_launcher() -> dict[str, Any]:
-    """What the launcher wants of every optimizer's rules."""
     wanted: dict[str, Any] = {"restarts": RESTARTS in os.environ}
     least = os.environ.get(MIN_RANKS)
     if least:
@@ -61,7 +60,6 @@ def tell(what: str) -> None:
 
 
 def tell_error(error: object) -> None:
-    """Tells the launcher why this rank ends, if that is final."""
     report = _own_report() if isinstance(error, _FINAL) else None
     if report is not None and isinstance(error, BaseException):
         report.give_up(error)

@@ -69,13 +69,9 @@ class Tail:
         self._pipe = pipe
         self._kept = b""
         self._held = b""
-        self._is_interrupted = False
+        self.is_interrupted = False  #: Ctrl-C was pressed: a traceback that only says so is not shown
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
-
-    def expect_interrupt(self) -> None:
-        """Ctrl-C was pressed: a traceback that only says so is not shown."""
-        self._is_interrupted = True
 
     def end(self, code: int) -> str:
         """After the process ended with this exit code: waits for the rest of its output and returns the last part."""
@@ -88,7 +84,7 @@ class Tail:
         with suppress(OSError), self._pipe:
             while chunk := os.read(self._pipe.fileno(), 65536):
                 self._kept = (self._kept + chunk)[-KEPT_BYTES:]
-                if self._is_interrupted and (self._held or _NOISE.search(chunk)):
+                if self.is_interrupted and (self._held or _NOISE.search(chunk)):
                     self._held += chunk
                 else:
                     pass_on(chunk)
@@ -99,11 +95,7 @@ class Child:
         """Starts it. From the main thread only: the kernel ends it when the thread that started it ends."""
         leashed = [sys.executable, "-I", "-S", leash.__file__, str(os.getpid()), *command]
         self._process = subprocess.Popen(
-            leashed,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
+            leashed, env=environment, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
         )
         assert self._process.stderr is not None
         self.tail = Tail(self._process.stderr)
@@ -137,7 +129,6 @@ class Child:
 
 
 def _living(group: int) -> Iterator[int]:
-    """Processes of a group that are not zombies."""
     for name in os.listdir("/proc") if os.path.isdir("/proc") else []:  # a glob raises when a process ends meanwhile
         with suppress(OSError, ValueError):
             state, _, its_group = Path("/proc", name, "stat").read_text().rpartition(")")[2].split()[:3]
@@ -158,7 +149,6 @@ class Ending:
 
     @property
     def is_good(self) -> bool:
-        """Whether the script finished, with every training it began."""
         return self.code == 0 and self.finished + self.left >= self.joined
 
     def __str__(self) -> str:
@@ -181,7 +171,6 @@ class Restarts:
 
     @property
     def count(self) -> int:
-        """Restarts within the window."""
         return len(self._at)
 
     def after(self, now_s: float, lived_s: float) -> float | None:
@@ -216,11 +205,9 @@ class Seat:
         self.child = Child(command, {**environment, LIFE: str(self._life)})
 
     def count(self, what: str) -> int:
-        """How often the current or last life reported this."""
         return Report(self._store, self.rank, self._life).count(what)
 
     def end(self) -> Ending:
-        """Ends the current life, if it has not ended, and everything around it."""
         assert self.child is not None
         code, words = self.child.end()
         lived_s = time.monotonic() - self.child.began_s

@@ -24,7 +24,6 @@ def defer_sigint() -> Iterator[None]:
 
 
 def cause(exitcode: int | None) -> str:
-    """How a process ended, in words."""
     if exitcode is not None and exitcode < 0:
         return f"signal {signal.Signals(-exitcode).name}"
     return f"exit code {exitcode}"

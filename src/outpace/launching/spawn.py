@@ -31,11 +31,7 @@ _GUARD = 'if __name__ == "__main__":'
 
 
 def spawn(
-    fn: Callable[..., Any],
-    ranks: int,
-    args: Sequence[Any] = (),
-    env: dict[str, str] | None = None,
-    hosts: int = 1,
+    fn: Callable[..., Any], ranks: int, args: Sequence[Any] = (), env: dict[str, str] | None = None, hosts: int = 1
 ) -> list[Any]:
     """Runs `fn(*args)` once for each rank, in processes of their own, and returns what each returned.
 
@@ -84,7 +80,9 @@ def _context(fn: Callable[..., Any]) -> Any:
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["outpace.launching.preload"])
-    _start_server_without_sigint()
+    resource_tracker.ensure_running()  # first: starting it would lift the block
+    with defer_sigint():  # the server inherits that, so that Ctrl-C while it imports torch reaches the caller alone
+        forkserver.ensure_running()
     return context
 
 
@@ -98,13 +96,6 @@ def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
             asked,
         )
     return {"OMP_NUM_THREADS": "1"}
-
-
-def _start_server_without_sigint() -> None:
-    """The server inherits a blocked SIGINT, so that Ctrl-C while it imports torch reaches the caller alone."""
-    resource_tracker.ensure_running()  # first: starting it would lift the block
-    with defer_sigint():
-        forkserver.ensure_running()
 
 
 def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, environment: dict[str, str]) -> _Child:
@@ -186,7 +177,6 @@ def _check_started(child: _Child) -> None:
 
 
 def _end(children: list[_Child]) -> None:
-    """Kills the remaining ranks, stopped ones too."""
     for child in children:
         if child.process.is_alive():
             child.process.kill()

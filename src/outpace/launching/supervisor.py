@@ -38,8 +38,6 @@ class Outcome:
 
 
 class Supervisor:
-    """One job, from its start to the end of its last process."""
-
     def __init__(self, job: Job) -> None:
         self._job = job
         self._store = open_store()
@@ -67,7 +65,6 @@ class Supervisor:
         return any(seat.lives or seat.due_s is not None for seat in self._seats)
 
     def _until_next_s(self) -> float | None:
-        """How long to wait for signals before something is due."""
         now = time.monotonic()
         waits = [max(0.0, seat.due_s - now) for seat in self._seats if seat.due_s is not None]
         return min([*waits, LOOK_EVERY_S] if self._lost is not None else waits, default=None)
@@ -159,7 +156,7 @@ class Supervisor:
         for seat in seats:
             if seat.child is not None:
                 if number == signal.SIGINT:
-                    seat.child.tail.expect_interrupt()
+                    seat.child.tail.is_interrupted = True
                 seat.child.signal(number)
 
     def _await_all(self, signals: Signals, asked: int) -> None:

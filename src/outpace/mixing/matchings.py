@@ -183,15 +183,11 @@ class _Colouring:
 
     def _fan(self, u: int, v: int) -> list[int]:
         """Neighbours of u from v on, each linked to u by a colour that the one before it has free."""
-        fan, extends = [v], True
-        while extends:
+        fan, following = [v], [v]
+        while following:
             free = self._free(fan[-1])
-            extends = False
-            for colour, peer in self.at[u].items():
-                if colour in free and peer not in fan:
-                    fan.append(peer)
-                    extends = True
-                    break
+            following = [peer for colour, peer in self.at[u].items() if colour in free and peer not in fan][:1]
+            fan += following
         return fan
 
     def _free(self, rank: int) -> list[int]:

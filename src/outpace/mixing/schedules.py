@@ -48,7 +48,6 @@ def push_sources(rank: int, step: int, world: int, peers: int = 1) -> tuple[int,
 
 
 def most_peers(world: int) -> int:
-    """How many distances there are, so how many peers a rank can push to in one step."""
     return (world - 1).bit_length()
 
 
@@ -69,7 +68,6 @@ def pairs(step: int, world: int, seed: int = 0) -> tuple[int, ...]:
 
 
 def random_neighbour(rank: int, step: int, neighbours: Collection[int], seed: int = 0) -> int:
-    """The neighbour that `rank` picks in this step, each as likely as another."""
     if not neighbours:
         raise InvalidRules(
             f"rank {rank} has no neighbour to pick in step {step}; a rank alone should train without averaging"
@@ -175,7 +173,6 @@ def _flipping(bits: list[int], world: int) -> Partition:
 
 
 def _dealt(world: int, size: int) -> list[Partition]:
-    """Cuts and deals a row of ranks until everybody has heard from everybody."""
     row = list(range(world))
     heard = [1 << rank for rank in range(world)]  # bit j of heard[i]: what j knew has reached i
     partitions = []
@@ -183,7 +180,7 @@ def _dealt(world: int, size: int) -> list[Partition]:
         cut = _cut(row, size)
         partitions.append([tuple(sorted(members)) for members in cut])
         _tell(cut, heard)
-        row = _deal(cut)
+        row = [members[nth] for nth in range(len(cut[0])) for members in cut if nth < len(members)]
     return partitions
 
 
@@ -193,10 +190,6 @@ def _cut(row: list[int], size: int) -> list[list[int]]:
     small, larger = divmod(len(row), count)
     ends = [small * n + min(n, larger) for n in range(count + 1)]
     return [row[start:end] for start, end in pairwise(ends)]
-
-
-def _deal(cut: list[list[int]]) -> list[int]:
-    return [members[nth] for nth in range(len(cut[0])) for members in cut if nth < len(members)]
 
 
 def _tell(cut: Iterable[list[int]], heard: list[int]) -> None:

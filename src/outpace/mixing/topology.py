@@ -56,12 +56,10 @@ def graph(choice: str, world: int, seed: int = 0) -> networkx.Graph:
 
 
 def edges_of(graph: networkx.Graph) -> tuple[Edge, ...]:
-    """Every edge once, the smaller rank first, in order."""
     return tuple(sorted((min(a, b), max(a, b)) for a, b in graph.edges))
 
 
 def neighbours(graph: networkx.Graph, rank: int) -> tuple[int, ...]:
-    """The ranks that `rank` has an edge with, in order."""
     return tuple(sorted(graph.adj[rank]))
 
 
@@ -89,7 +87,6 @@ def best_edge_weight(edges: Collection[Edge], world: int) -> float:
 
 
 def mixing(choice: str, graph: networkx.Graph) -> list[Row]:
-    """The mixing matrix that `choice` names, over this graph."""
     makers = {"metropolis": metropolis, "best-constant": best_constant}
     if choice not in makers:
         raise InvalidRules(
@@ -127,11 +124,8 @@ def best_constant(graph: networkx.Graph) -> list[Row]:
     """W = I - alpha L with the best alpha. A rank of high degree may get a negative weight for itself."""
     world = len(graph)
     alpha = best_edge_weight(edges_of(graph), world)
-    rows = []
-    for rank in range(world):
-        peers = neighbours(graph, rank)
-        rows.append({rank: 1 - alpha * len(peers), **dict.fromkeys(peers, alpha)})
-    return rows
+    peers = [neighbours(graph, rank) for rank in range(world)]
+    return [{rank: 1 - alpha * len(its), **dict.fromkeys(its, alpha)} for rank, its in enumerate(peers)]
 
 
 def keep_present(row: Mapping[int, float], me: int, present: Collection[int]) -> Row:
@@ -156,10 +150,6 @@ def _metropolis_row(rank: int, adjacent: Mapping[int, set[int]]) -> Row:
     return {**{peer: 1 / share for peer, share in shares.items()}, rank: float(1 - given)}
 
 
-def _ring(world: int) -> Iterator[Edge]:
-    return ((rank, (rank + 1) % world) for rank in range(world))
-
-
 def _torus(world: int) -> Iterator[Edge]:
     """The grid nearest to a square whose sides divide the world; a prime world is a ring."""
     rows = next(side for side in range(math.isqrt(world), 0, -1) if world % side == 0)
@@ -175,20 +165,12 @@ def _exponential(world: int) -> Iterator[Edge]:
     return ((rank, (rank + distance) % world) for rank in range(world) for distance in distances)
 
 
-def _star(world: int) -> Iterator[Edge]:
-    return ((0, rank) for rank in range(1, world))
-
-
-def _complete(world: int) -> Iterator[Edge]:
-    return combinations(range(world), 2)
-
-
 _NAMED: dict[str, Callable[[int], Iterator[Edge]]] = {
-    "ring": _ring,
+    "ring": lambda world: ((rank, (rank + 1) % world) for rank in range(world)),
     "torus": _torus,
     "exponential": _exponential,
-    "star": _star,
-    "complete": _complete,
+    "star": lambda world: ((0, rank) for rank in range(1, world)),
+    "complete": lambda world: combinations(range(world), 2),
 }
 
 

@@ -24,8 +24,6 @@ HELD = 1.0  #: contributions' worth that a rank is owed before its late ones are
 
 
 class Discount(Part):
-    """What each rank is owed, and what that makes its contributions weigh."""
-
     _owed: dict[int, float]
 
     def __init__(self, rules: Rules) -> None:

@@ -186,26 +186,8 @@ class Gone(NamedTuple):
     time_ns: int = 0
 
 
-Event = (
-    Join
-    | Arrive
-    | Seal
-    | Attempt
-    | Refuse
-    | Done
-    | Sync
-    | Finish
-    | Dead
-    | Claim
-    | Snapshot
-    | Publish
-    | Read
-    | Swap
-    | Tell
-    | Withdraw
-    | Agent
-    | Gone
-)
+_OfRounds = Join | Arrive | Seal | Attempt | Refuse | Done | Sync | Finish | Dead | Claim | Snapshot
+Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone
 
 
 class OutcomeKind(Enum):
@@ -225,8 +207,6 @@ class OutcomeKind(Enum):
 
 
 class Outcome(NamedTuple):
-    """What became of an event, and why."""
-
     kind: OutcomeKind
     reason: str
     round: int = -1  #: that a contribution is in
@@ -238,7 +218,6 @@ class Outcome(NamedTuple):
 
 
 def taken(reason: str) -> Outcome:
-    """It took effect, and here is how."""
     return Outcome(OutcomeKind.TAKEN, reason)
 
 

@@ -15,8 +15,6 @@ _BITS = 63  #: of a mask of hosts
 
 
 class Hosts(Part):
-    """Which hosts take part after some prefix of the log."""
-
     generation: int
     living: set[int]
     serials: dict[int, int]  #: host -> which of its agents is at work
@@ -31,7 +29,6 @@ class Hosts(Part):
         self.serials, self.begins, self.gone = {}, {}, set()
 
     def ranks(self, host: int) -> list[int]:
-        """Of that host."""
         return [rank for rank, its in enumerate(self.of) if its == host]
 
     def enter(self, host: int, serial: int, complete: int) -> bool:

@@ -11,31 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from outpace.protocol.events import (
-    Agent,
-    Arrive,
-    Attempt,
-    Claim,
-    Dead,
-    Done,
-    Event,
-    Finish,
-    Gone,
-    Join,
-    Outcome,
-    OutcomeKind,
-    Publish,
-    Read,
-    Refuse,
-    Seal,
-    Snapshot,
-    Swap,
-    Sync,
-    Tell,
-    Withdraw,
-    ignored,
-    taken,
-)
+from outpace.protocol import events
+from outpace.protocol.events import Event, Outcome, OutcomeKind, ignored, taken
 from outpace.protocol.ledger_view import LedgerView
 from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member
 from outpace.protocol.open_round import quorum_is_met
@@ -47,15 +24,12 @@ EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round
 
 
 class Ledger(LedgerView):
-    """The state after some prefix of the log, and what the next event makes of it."""
-
     # -- folding ---------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> Outcome:
-        """Takes in one event."""
         return _HANDLERS[type(event)](self, event)
 
-    def _join(self, event: Join) -> Outcome:
+    def _join(self, event: events.Join) -> Outcome:
         if self.over:
             return ignored("all ranks have finished")
         if self.hosts.of[event.rank] in self.hosts.gone:  # nobody could report its death
@@ -69,7 +43,7 @@ class Ledger(LedgerView):
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} joined as incarnation {event.incarnation}")
 
-    def _arrive(self, event: Arrive) -> Outcome:
+    def _arrive(self, event: events.Arrive) -> Outcome:
         rank, incarnation, step, version, row, samples, planned, pieces, is_part, time_ns = event
         member, open_round = self.members.current(rank, incarnation), self.open
         if member is None:
@@ -107,7 +81,6 @@ class Ledger(LedgerView):
         return Outcome(OutcomeKind.DROPPED, "too late: dropped, the round that has its earlier pieces is sealed")
 
     def _place(self, contribution: Contribution, lag: int, is_part: bool) -> Outcome:
-        """Counts, carries or drops a contribution that is late, or a part."""
         if not lag:
             self.open.carry(contribution, is_part)
             return Outcome(OutcomeKind.PART, f"{contribution.pieces} in time so far", self.round)
@@ -122,7 +95,7 @@ class Ledger(LedgerView):
         self.open.carry(contribution)
         return Outcome(OutcomeKind.CARRIED, f"late by {lag} rounds: carried into round {self.round}", self.round)
 
-    def _seal(self, event: Seal) -> Outcome:
+    def _seal(self, event: events.Seal) -> Outcome:
         if self.rules.publishes is not None:
             return self.published.freeze_after_grace(event.number)
         if event.number != self.round or self.reducing is not None or self.met_ns is None:
@@ -131,7 +104,7 @@ class Ledger(LedgerView):
         self._settle(event.time_ns)
         return taken(f"round {event.number} sealed after grace")
 
-    def _attempt(self, event: Attempt) -> Outcome:
+    def _attempt(self, event: events.Attempt) -> Outcome:
         sealed = self.reducing
         if sealed is None or event.round != sealed.number or event.attempt != sealed.attempt + 1:
             return ignored("not the next attempt of the sealed round")
@@ -140,7 +113,7 @@ class Ledger(LedgerView):
         self._try_again(sealed._replace(slot=event.slot))
         return taken(f"round {event.round}: attempt {event.attempt} in slot {event.slot}")
 
-    def _refuse(self, event: Refuse) -> Outcome:
+    def _refuse(self, event: events.Refuse) -> Outcome:
         sealed = self.reducing
         who = (event.rank, event.incarnation, event.step)
         hit = next((c for c in sealed.contributions if c[:3] == who), None) if sealed else None
@@ -149,7 +122,7 @@ class Ledger(LedgerView):
         self._leave_out(sealed, [hit], event.time_ns)
         return taken(f"rank {event.rank} step {event.step}: not finite, refused in round {sealed.number}")
 
-    def _done(self, event: Done) -> Outcome:
+    def _done(self, event: events.Done) -> Outcome:
         sealed = self.reducing
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
             return ignored("that attempt is decided")
@@ -159,7 +132,7 @@ class Ledger(LedgerView):
         self._complete(sealed._replace(clip=event.clip, void=event.void), event.time_ns)
         return taken(f"round {event.round} {'overflowed: void' if event.void else 'complete'}")
 
-    def _sync(self, event: Sync) -> Outcome:
+    def _sync(self, event: events.Sync) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
         if member is None or member.state != ACTIVE or event.generation != self.sync.generation:
             return ignored("not an active member of this synchronisation")
@@ -169,7 +142,7 @@ class Ledger(LedgerView):
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} waits in synchronisation {event.generation}")
 
-    def _finish(self, event: Finish) -> Outcome:
+    def _finish(self, event: events.Finish) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
         if member is None or (member.state == FINISHED and (member.has_ended or not event.ends_process)):
             return ignored("not a living member with data left")
@@ -178,7 +151,7 @@ class Ledger(LedgerView):
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} has finished and leaves the quorum")
 
-    def _dead(self, event: Dead) -> Outcome:
+    def _dead(self, event: events.Dead) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
         if member is None:
             return ignored("that incarnation is gone already")
@@ -192,7 +165,7 @@ class Ledger(LedgerView):
         self.pace.forget(member.rank)
         self._follow(member)
 
-    def _agent(self, event: Agent) -> Outcome:
+    def _agent(self, event: events.Agent) -> Outcome:
         if not self.hosts.enter(event.host, event.number, self.complete):
             return ignored("an older or known agent")
         self._news += 1
@@ -200,7 +173,7 @@ class Ledger(LedgerView):
             self._try_again(self.reducing._replace(slot=self._free_slot()))
         return taken(f"agent {event.number} of host {event.host} begins; group {self.hosts.generation}")
 
-    def _gone(self, event: Gone) -> Outcome:
+    def _gone(self, event: events.Gone) -> Outcome:
         host = event.host
         if not self.hosts.give_up(host, event.number):
             return ignored("that host is gone already, or has another agent")
@@ -218,32 +191,30 @@ class Ledger(LedgerView):
         self._settle(event.time_ns)
         return taken(f"host {host} is given up with ranks {sorted(lost)}; group {self.hosts.generation}")
 
-    def _claim(self, event: Claim) -> Outcome:
+    def _claim(self, event: events.Claim) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
         if member is None or not self._snapshots_of(event.rank).claim(event.buffer, event.rank, event.incarnation):
             return ignored("that buffer is taken")
         return taken(f"rank {event.rank} writes a snapshot into buffer {event.buffer}")
 
-    def _snapshot(self, event: Snapshot) -> Outcome:
+    def _snapshot(self, event: events.Snapshot) -> Outcome:
         wanting = self.without_snapshot()
         self._news += bool(wanting)  # later ones serve those who lag, and they look for themselves
         elsewhere = [host for host in wanting if host != self.hosts.of[event.rank]]
         place = SnapshotPlace(event.buffer, event.version, event.position)
-        is_anew = event.is_anew and self.complete <= event.version
-        if not self._snapshots_of(event.rank).complete(
-            place, event.rank, event.incarnation, bool(elsewhere) or is_anew
-        ):
+        is_wanted = bool(elsewhere) or (event.is_anew and self.complete <= event.version)
+        if not self._snapshots_of(event.rank).complete(place, event.rank, event.incarnation, is_wanted):
             return ignored("that buffer is not claimed by this rank, or a newer snapshot is there")
         for host in elsewhere:
             self.snapshots_at[host].receive(place)
         return taken(f"snapshot of version {event.version} in buffer {event.buffer}")
 
-    def _share(self, event: Publish | Read | Swap | Withdraw) -> Outcome:
+    def _share(self, event: events.Publish | events.Read | events.Swap | events.Withdraw) -> Outcome:
         if self.members.current(event.rank, event.incarnation) is None:
             return ignored("not a living member")
         return self.published.apply(event)
 
-    def _tell(self, event: Tell) -> Outcome:
+    def _tell(self, event: events.Tell) -> Outcome:
         self.told.setdefault(event.rank, {})[event.step, event.index] = event.value
         return taken(f"rank {event.rank} says {event.value:g}")
 
@@ -253,27 +224,22 @@ class Ledger(LedgerView):
         return self.snapshots_at[self.hosts.of[rank]]
 
     def _try_again(self, sealed: Round) -> None:
-        """Another attempt at reducing a round, from the beginning."""
         self.done_by = set()
         self.reducing = sealed._replace(attempt=sealed.attempt + 1)
 
     def _leave_out(self, sealed: Round, lost: list[Contribution], now_ns: int) -> None:
-        """The round is reduced again without these."""
         for contribution in lost:
             self.members.tallies[contribution.rank].dropped += contribution.pieces
         left = tuple(c for c in sealed.contributions if c not in lost)
-        refused = (*sealed.refused, *lost)
-        again = sealed._replace(
-            contributions=left, refused=refused, slot=self._free_slot(), hyper_from=self._leader(left)
-        )
-        self._try_again(self._weighed(again))
+        again = sealed._replace(contributions=left, refused=(*sealed.refused, *lost), hyper_from=self._leader(left))
+        self._try_again(self._weighed(again._replace(slot=self._free_slot())))
         if not left and self.reducing is not None:
             self._complete(self.reducing._replace(void=True), now_ns)
 
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
         while self.reducing is None and self.started:
-            if self._quorum_is_met():
+            if quorum_is_met(self.rules, self.round, self.open, self._needed, self.pace):
                 self._note_quorum(now_ns)
                 if self.grace_ns and self._someone_is_expected():
                     return
@@ -282,7 +248,8 @@ class Ledger(LedgerView):
             self._close_round()
         if self.reducing is None:
             self._settle_sync()
-            self._settle_end()
+            if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
+                self.over = True  # at one place in the log for all: a rank that joins later finds nobody to train with
 
     def _someone_is_expected(self) -> bool:
         """Whether grace has anybody to wait for: a rank that has been silent for rounds is more than a little late."""
@@ -290,7 +257,6 @@ class Ledger(LedgerView):
         return any(self.members.by_rank[rank].last_round >= heard_of for rank in self.open.can)
 
     def _follow(self, member: Member) -> None:
-        """Updates what is derived from the members after this one changed."""
         self._news += 1
         self.open.follow(member)
         self.members.follow(member)
@@ -302,9 +268,6 @@ class Ledger(LedgerView):
         if self.rules.is_count:
             self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
-    def _quorum_is_met(self) -> bool:
-        return quorum_is_met(self.rules, self.round, self.open, self._needed, self.pace)
-
     def _note_quorum(self, now_ns: int) -> None:
         if self.met_ns is not None:
             return
@@ -314,7 +277,6 @@ class Ledger(LedgerView):
         self.grace_ns = self.pace.grace_ns() if grace == "auto" else int(float(grace) * 1e9)
 
     def _close_round(self) -> None:
-        """Freezes the open round's set, and opens the next."""
         frozen = self.open.first() if self.rules.one_at_a_time and self.open.on_time else self.open.close()
         counted = self.members.counted
         world = len(counted | {c.rank for c in frozen})
@@ -364,7 +326,6 @@ class Ledger(LedgerView):
         return min((latest.version for latest in there if latest is not None), default=self.round)
 
     def _settle_sync(self) -> None:
-        """Ends a synchronisation when all who can are in it and nothing is pending."""
         if self.open.can or not self.open.unfinished or not self.open.is_empty:
             return
         waiting = self.members.unfinished()
@@ -380,11 +341,6 @@ class Ledger(LedgerView):
             member.state = ACTIVE
             self._follow(member)
 
-    def _settle_end(self) -> None:
-        """Decided at one place in the log for all: a rank that joins later finds nobody to train with."""
-        if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
-            self.over = True
-
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def to_state(self, covered: int = 0, **instead: Any) -> dict[str, Any]:
@@ -394,7 +350,6 @@ class Ledger(LedgerView):
 
     @classmethod
     def from_state(cls, rules: Rules, state: dict[str, Any], host: int = 0) -> Ledger:
-        """A ledger that knows what the one knew that wrote this state."""
         return cls(rules, host).with_state(state)
 
     def _restore_what_follows(self) -> None:
@@ -403,19 +358,19 @@ class Ledger(LedgerView):
 
 
 _HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {
-    Join: Ledger._join,
-    Arrive: Ledger._arrive,
-    Seal: Ledger._seal,
-    Attempt: Ledger._attempt,
-    Refuse: Ledger._refuse,
-    Done: Ledger._done,
-    Sync: Ledger._sync,
-    Finish: Ledger._finish,
-    Dead: Ledger._dead,
-    Claim: Ledger._claim,
-    Snapshot: Ledger._snapshot,
-    Tell: Ledger._tell,
-    Agent: Ledger._agent,
-    Gone: Ledger._gone,
-    **dict.fromkeys((Publish, Read, Swap, Withdraw), Ledger._share),
+    events.Join: Ledger._join,
+    events.Arrive: Ledger._arrive,
+    events.Seal: Ledger._seal,
+    events.Attempt: Ledger._attempt,
+    events.Refuse: Ledger._refuse,
+    events.Done: Ledger._done,
+    events.Sync: Ledger._sync,
+    events.Finish: Ledger._finish,
+    events.Dead: Ledger._dead,
+    events.Claim: Ledger._claim,
+    events.Snapshot: Ledger._snapshot,
+    events.Tell: Ledger._tell,
+    events.Agent: Ledger._agent,
+    events.Gone: Ledger._gone,
+    **dict.fromkeys((events.Publish, events.Read, events.Swap, events.Withdraw), Ledger._share),
 }

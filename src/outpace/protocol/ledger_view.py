@@ -18,8 +18,6 @@ from outpace.protocol.state import Part
 
 
 class LedgerView(Part):
-    """The state after some prefix of the log."""
-
     members: Members
     pace: Pace
     round: int  #: the open round; also the version of a replica that applied everything sealed
@@ -57,11 +55,9 @@ class LedgerView(Part):
 
     @property
     def below_quorum(self) -> bool:
-        """True when too few ranks are left for any further round."""
         return self.started and len(self.members.counted) < self.rules.least_ranks
 
     def why_below_quorum(self) -> str:
-        """The same in words, for the error that ends training."""
         dead = sorted(self.members.by_rank.keys() - self.members.counted)
         return (
             f"ranks {dead} died and {len(self.members.counted)} of {self.rules.world} are left, fewer than "
@@ -82,12 +78,8 @@ class LedgerView(Part):
     def without_snapshot(self) -> list[int]:
         """Hosts that the next snapshot is sent to: they have none from which a rank can go on. Either it is from before
         they were given up, or all of their ranks lag so far that nobody there writes one."""
-        found = []
-        for host in sorted(self.hosts.living):
-            latest = self.snapshots_at[host].latest
-            if latest is None or latest.version < self.least_version(host):
-                found.append(host)
-        return found
+        latest = {host: self.snapshots_at[host].latest for host in sorted(self.hosts.living)}
+        return [host for host, its in latest.items() if its is None or its.version < self.least_version(host)]
 
     def least_version(self, host: int) -> int:
         """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""
@@ -129,12 +121,10 @@ class LedgerView(Part):
 
     @property
     def on_time(self) -> list[Contribution]:
-        """What counts towards the open round's quorum."""
         return self.open.on_time
 
     @property
     def carried(self) -> list[Contribution]:
-        """Late contributions that go with the open round."""
         return self.open.carried
 
     def free_row(self, rank: int) -> int | None:
@@ -142,7 +132,6 @@ class LedgerView(Part):
         return self.open.free_row(rank)
 
     def pending(self, rank: int) -> list[Contribution]:
-        """What this rank has given to the open round."""
         return [c for c in self.on_time + self.carried if c.rank == rank]
 
     def waits(self, contribution: Contribution) -> bool:
@@ -151,7 +140,6 @@ class LedgerView(Part):
 
     @property
     def completed(self) -> dict[int, Round]:
-        """The last rounds whose results are kept, by number."""
         return self.results.completed
 
     def free_slots(self) -> list[int]:

@@ -52,8 +52,6 @@ class Member:
 
 
 class Members(Part):
-    """All ranks that ever joined, by rank."""
-
     by_rank: dict[int, Member]
     tallies: dict[int, Tally]
 
@@ -71,14 +69,12 @@ class Members(Part):
         return True
 
     def current(self, rank: int, incarnation: int) -> Member | None:
-        """The member, if this incarnation of it lives."""
         member = self.by_rank.get(rank)
         if member is None or member.incarnation != incarnation or not member.alive:
             return None
         return member
 
     def unfinished(self) -> list[Member]:
-        """Living members with data left."""
         return [m for m in self.by_rank.values() if m.unfinished]
 
     def expected(self) -> list[int]:
@@ -86,7 +82,6 @@ class Members(Part):
         return [m.rank for m in self.by_rank.values() if m.state != FINISHED or not (m.alive or m.has_ended)]
 
     def follow(self, member: Member) -> None:
-        """Updates `counted` after this one changed."""
         if member.counts:
             self.counted.add(member.rank)
         else:

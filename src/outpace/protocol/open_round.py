@@ -16,8 +16,6 @@ from outpace.protocol.state import Part
 
 
 class OpenRound(Part):
-    """Contributions that wait for the seal, and the ranks that may still be on time."""
-
     on_time: list[Contribution]  #: count towards the quorum
     carried: list[Contribution]  #: included, but do not count towards the quorum: late ones, and parts
     rows: set[tuple[int, int]]  #: (rank, row) of contributions that no complete round includes
@@ -37,7 +35,6 @@ class OpenRound(Part):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was given to it."""
         return not (self.on_time or self.carried)
 
     @property
@@ -59,7 +56,6 @@ class OpenRound(Part):
         return self._initiator
 
     def part_of(self, rank: int, incarnation: int) -> Contribution | None:
-        """What this rank has given to the round and may still add to."""
         return self._parts.get((rank, incarnation))
 
     def add_to(self, part: Contribution) -> None:
@@ -105,7 +101,6 @@ class OpenRound(Part):
         return (first,)
 
     def give_up(self, contribution: Contribution) -> None:
-        """Takes one out without a round."""
         rank, incarnation = contribution.rank, contribution.incarnation
         self.rows.discard((rank, contribution.row))
         if not contribution.late:
@@ -142,7 +137,6 @@ class OpenRound(Part):
                 self._look_at(rank)
 
     def follow(self, member: Member) -> None:
-        """Takes in that a member changed."""
         rank = member.rank
         self._active.pop(rank, None)
         self.unfinished.discard(rank)

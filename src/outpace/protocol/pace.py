@@ -47,13 +47,10 @@ class Pace(Part):
 
     def released(self, ranks: Iterable[int], time_ns: int) -> None:
         """These ranks got the result they waited for, and compute again."""
-        if not self._observes:
-            return
-        for rank in ranks:
-            self._started[rank] = time_ns
+        if self._observes:
+            self._started.update(dict.fromkeys(ranks, time_ns))
 
     def quorum_met(self, round_: int, time_ns: int, keep: int) -> None:
-        """The quorum of `round_` was met now."""
         if not self._observes:
             return
         previous = self._met.get(round_ - 1)
@@ -102,7 +99,7 @@ class Pace(Part):
         depth = min(len(durations) for durations in history)
         rounds = [sorted(durations[-1 - i] for durations in history) for i in range(depth)]
         best, best_rate = 1, -1.0
-        for k in _candidates(len(ranks)):
+        for k in sorted({1, *(-(-len(ranks) * i // _CANDIDATES) for i in range(1, _CANDIDATES + 1))}):
             length = sum(row[k - 1] for row in rounds) / depth
             rate = sum(_usefulness(duration, length) for row in rounds for duration in row)
             if rate > best_rate * (1 + 1e-9):
@@ -111,14 +108,9 @@ class Pace(Part):
 
 
 def _note(history: list[int], value: int, most: int) -> None:
-    """Appends, and keeps no more than so many."""
     history.append(value)
     if len(history) > most:
         del history[0]
-
-
-def _candidates(ranks: int) -> list[int]:
-    return sorted({1, *(-(-ranks * i // _CANDIDATES) for i in range(1, _CANDIDATES + 1))})
 
 
 def _usefulness(duration: int, length: float) -> float:

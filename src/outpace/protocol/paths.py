@@ -41,11 +41,9 @@ class Paths(Part):
         return any(part[other] != part[rank] for other in self._neighbours[rank] if other in self._waiting)
 
     def everybody_waits(self, ranks: Collection[int]) -> bool:
-        """Whether all of these wait, so that nobody is left who could join anything."""
         return bool(self._waiting) and all(rank in self._waiting for rank in ranks)
 
     def gone(self, rank: int) -> None:
-        """This rank has left: it is no longer among those who wait."""
         self._waiting.discard(rank)
 
     def close(self) -> list[int]:

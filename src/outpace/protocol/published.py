@@ -22,8 +22,6 @@ EVERYBODY = -1  #: stands among the changed ranks when everybody has read the la
 
 
 class Published(Part):
-    """All ranks' rows after some prefix of the log."""
-
     shelves: dict[int, Shelf]
     frozen: dict[int, Frozen]  #: the last ones, by number
     furthest: int  #: the furthest iteration that anybody has published
@@ -58,7 +56,6 @@ class Published(Part):
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def next_row(self, rank: int) -> int:
-        """Where this rank writes what it publishes next."""
         return self.shelves[rank].spares[0]
 
     def of(self, rank: int, iteration: int) -> Publication | None:
@@ -95,10 +92,8 @@ class Published(Part):
         return not self._barrier.holds(rank, self.next_row(rank))
 
     def frozen_for(self, rank: int, iteration: int) -> Frozen | None:
-        """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own.
-
-        None while that is not frozen.
-        """
+        """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own;
+        None while that is not frozen."""
         if self._publishing.freeze == "path":
             found = self.frozen.get(self.shelves[rank].mixed)
             return found if found is not None and found.has(rank, iteration) else None
@@ -117,7 +112,6 @@ class Published(Part):
     # -- folding ---------------------------------------------------------------------------------------------------
 
     def apply(self, event: Publish | Read | Swap | Withdraw) -> Outcome:
-        """Takes in what a living member says about its rows."""
         if isinstance(event, Publish):
             return self.publish(event.rank, event.iteration, event.generation, event.time_ns)
         if isinstance(event, Read):
@@ -127,7 +121,6 @@ class Published(Part):
         return self.withdraw(event.rank, event.generation)
 
     def follow(self, member: Member) -> None:
-        """Takes in that a member changed."""
         rank = member.rank
         if rank not in self.shelves:
             rows = self._publishing.rows
@@ -171,7 +164,6 @@ class Published(Part):
         self._show(rank)
 
     def _show(self, rank: int) -> None:
-        """Updates what others find of a rank."""
         place = self.shelves[rank].current
         is_there = place is not None and rank in self._taking_part and not self._is_too_old(place.iteration)
         self._there[rank] = place if is_there else None
@@ -207,7 +199,6 @@ class Published(Part):
         return outcome
 
     def has_read(self, rank: int, iteration: int) -> Outcome:
-        """A rank needs nothing more of what was published up to an iteration."""
         self.shelves[rank].read = max(self.shelves[rank].read, iteration)
         if iteration >= self._barrier.number:
             self._has_read(rank)
@@ -296,7 +287,6 @@ class Published(Part):
             self._change([EVERYBODY])
 
     def _settle(self) -> None:
-        """Freezes what everybody has published."""
         freeze = self._publishing.freeze
         if freeze == "first" and not self._missing and self._taking_part:
             if any(self.shelves[rank].iteration >= self.open for rank in self._taking_part):

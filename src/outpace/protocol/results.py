@@ -30,7 +30,6 @@ class Results(Part):
         self.completed, self._places = {}, {}
 
     def free_slots(self, reducing: Round | None) -> Iterator[int]:
-        """Slots that hold no result that is kept, nor the one being made."""
         used = {r.slot for r in self.completed.values()}.union(self._places.values())
         if reducing is not None:
             used.add(reducing.slot)

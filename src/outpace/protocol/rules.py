@@ -10,6 +10,7 @@ from typing import Any
 
 from outpace.errors import InvalidRules
 from outpace.protocol.state import read_fields, write_fields
+from outpace.spec import is_number
 
 QUORUM_NAMES = ("solo", "majority", "majority-random", "full", "adaptive", "work")
 LATE_NAMES = ("carry", "count", "drop")
@@ -51,9 +52,8 @@ class Rules:
     seed: int = 0
     codec: str = "none"  #: how gradients are coded on their way
     cumulative: bool = False  #: a rank may add to what it has given to the open round
-    work: float = (
-        0.0  #: finished samples a round needs: quorum "work": so many, 0 for all planned; else a share of those
-    )
+    #: finished samples a round needs: with quorum "work" so many, 0 for all planned; else a share of those
+    work: float = 0.0
     one_at_a_time: bool = False  #: a round takes in one contribution, and the others queue
     publishes: Publishing | None = None  #: weights are published for others to read
     hosts: tuple[int, ...] = ()  #: the host of each rank, numbered from 0; empty for one machine
@@ -63,15 +63,13 @@ class Rules:
         _check(self.world >= 1, f"a world of {self.world} ranks cannot train")
         self._check_quorum()
         _check(self.work >= 0, f"work={self.work!r} must be 0 or more")
-        _check_name("late", self.late, LATE_NAMES)
-        _check_name("normalise", self.normalise, NORMALISE_NAMES)
-        _check_name("repair", self.repair, REPAIR_NAMES)
-        _check(
-            isinstance(self.max_staleness, int) and self.max_staleness >= 1,
-            f"max_staleness={self.max_staleness!r} must be a whole number of rounds, at least 1",
-        )
+        check_name("late", self.late, LATE_NAMES)
+        check_name("normalise", self.normalise, NORMALISE_NAMES)
+        check_name("repair", self.repair, REPAIR_NAMES)
+        good = isinstance(self.max_staleness, int) and self.max_staleness >= 1
+        _check(good, f"max_staleness={self.max_staleness!r} must be a whole number of rounds, at least 1")
         if self.grace != "auto":
-            good = _is_number(self.grace) and 0 <= float(self.grace) < math.inf
+            good = is_number(self.grace) and 0 <= float(self.grace) < math.inf
             _check(good, f'grace={self.grace!r} must be "auto" or a number of seconds, 0 for none')
         _check(len(self.hosts) in (0, self.world), f"{len(self.hosts)} ranks have a host, of {self.world}")
         if self.min_ranks is not None:
@@ -81,12 +79,10 @@ class Rules:
     def _check_quorum(self) -> None:
         quorum = self.quorum
         if isinstance(quorum, str):
-            _check_name("quorum", quorum, QUORUM_NAMES)
+            check_name("quorum", quorum, QUORUM_NAMES)
             return
-        _check(
-            _is_number(quorum),
-            f"quorum={quorum!r} must be a name ({', '.join(QUORUM_NAMES)}), a number of ranks or a fraction",
-        )
+        names = ", ".join(QUORUM_NAMES)
+        _check(is_number(quorum), f"quorum={quorum!r} must be a name ({names}), a number of ranks or a fraction")
         if isinstance(quorum, float):
             _check(0 < quorum <= 1, f"quorum={quorum} as a fraction must lie in (0, 1]")
         else:
@@ -136,7 +132,6 @@ class Rules:
         return self.world - 1 if self.one_at_a_time else 0
 
     def too_late(self, lag: int) -> bool:
-        """Whether a contribution so many rounds late is not applied any more."""
         return lag > 0 and (self.late == "drop" or lag > self.max_staleness)
 
     def counts(self, lag: int) -> bool:
@@ -144,7 +139,6 @@ class Rules:
         return lag == 0 or (self.late == "count" and lag <= self.max_staleness)
 
     def host_of(self, rank: int) -> int:
-        """Where a rank runs."""
         return self.hosts[rank] if self.hosts else 0
 
     def to_dict(self) -> dict[str, Any]:
@@ -154,7 +148,6 @@ class Rules:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Rules:
-        """From what `to_dict` made."""
         return cls(**read_fields(cls, values))
 
 
@@ -174,14 +167,10 @@ def needed(quorum: str | int | float, ranks: int) -> int:
     return quorum
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
 def _check(good: bool, message: str) -> None:
     if not good:
         raise InvalidRules(message)
 
 
-def _check_name(field: str, value: str, names: tuple[str, ...]) -> None:
+def check_name(field: str, value: str, names: tuple[str, ...]) -> None:
     _check(value in names, f"{field}={value!r} is unknown; choose one of {', '.join(names)}")

@@ -15,8 +15,6 @@ NOTHING = -1  #: an iteration before the first
 
 
 class Publication(NamedTuple):
-    """A rank's weights at some iteration, and where they lie."""
-
     rank: int
     iteration: int
     row: int
@@ -38,7 +36,6 @@ class Frozen:
         return mine is not None and mine.iteration == iteration
 
     def among(self, ranks: Sequence[int]) -> list[Publication]:
-        """What it has of these ranks."""
         found = self._among.get(ranks)
         if found is None:
             there = self.publications
@@ -48,8 +45,6 @@ class Frozen:
 
 @dataclass
 class Shelf:
-    """One rank's rows."""
-
     spares: list[int]
     current: Publication | None = None
     generation: int = 0  #: changes of what is current, by its own rank or by another's swap
@@ -64,7 +59,6 @@ class Shelf:
     stamp_before: int = 0  #: and after the one before
 
     def put(self, rank: int, iteration: int) -> None:
-        """What was written into the next row is current."""
         row = self.spares.pop(0)
         self.clear()
         self.count += 1
@@ -83,10 +77,7 @@ class Shelf:
 
 
 class Barrier(Part):
-    """An iteration in which all wait for all, and whose rows nobody writes again before all have read them.
-
-    Knows which iterations are barriers, and who has not read the last one.
-    """
+    """Iterations in which all wait for all, and whose rows nobody writes again before all have read them."""
 
     number: int
     unread: set[int]  #: who was in it and has not read it yet
@@ -97,7 +88,6 @@ class Barrier(Part):
         self.number, self.unread, self._rows = NOTHING, set(), {}
 
     def is_at(self, iteration: int) -> bool:
-        """Whether all wait for all in this iteration."""
         return self._every > 0 and (iteration + 1) % self._every == 0
 
     def holds(self, rank: int, row: int) -> bool:

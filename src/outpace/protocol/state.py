@@ -41,12 +41,10 @@ class Part:
 
 
 def write_fields(value: Any) -> dict[str, Any]:
-    """A dataclass as plain values, by the names of its fields."""
     return {name: write(getattr(value, name)) for name, (write, _) in _declared(type(value)).items()}
 
 
 def read_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
-    """What a dataclass is made of, from what `write_fields` wrote."""
     return {name: read(values[name], None) for name, (_, read) in _declared(kind).items()}
 
 
@@ -65,7 +63,6 @@ _declared: Callable[[Any], dict[str, tuple[Write, Read]]] = cache(_find_declared
 
 @cache
 def _codec(hint: Any) -> tuple[Write, Read]:
-    """How values of a type are written and read."""
     origin, arguments = get_origin(hint) or hint, get_args(hint)
     if origin in (Union, types.UnionType):
         (kind, *more) = [kind for kind in arguments if kind is not type(None)]

@@ -12,15 +12,14 @@ neighbour need not do anything, and may even be stopped.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from outpace.interface import Engine, Mixed, Ticket, Work
 from outpace.mixing import topology
 from outpace.mixing.schedules import random_neighbour
 from outpace.protocol.rules import Publishing, Rules
-from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica
 from outpace.strategies.gossip import mixing_rows
 
@@ -28,18 +27,16 @@ from outpace.strategies.gossip import mixing_rows
 class SwappingReplica(SharingReplica):
     """Remembers its weights as others have them, so that its steps can be put on top of what others made of them."""
 
-    def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
-        super().__init__(inner, model, on_round)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._base: list[torch.Tensor] | None = None
 
     def become(self, mean: Mixed) -> None:
-        """The weights are an average now, which others have, too."""
         super().become(mean)
         self.remember()
 
     @torch.no_grad()
     def rebase(self, weights: Mixed) -> None:
-        """weights + (mine - base)."""
         mine, changed = self.published(), list(weights.tensors or ())
         if self._base is not None:
             torch._foreach_sub_(mine, self._base)
@@ -51,7 +48,6 @@ class SwappingReplica(SharingReplica):
         self._base = [w.clone() for w in self.published()]
 
     def begin_anew(self) -> None:
-        """Its steps so far are not in these weights."""
         self._base = None
 
     def _all_are_alike(self) -> None:
@@ -68,19 +64,13 @@ class ADPSGD(Averaging):
     graph: str = "exponential"
     seed: int = 0
 
+    replica_type = SwappingReplica
+
     def rules(self, world: int) -> Rules:
-        """Published weights; two spare rows for a swap."""
         topology.graph(self.graph, world, self.seed)
         return self._sharing(world, Publishing(rows=3))
 
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One that can put its steps on top of what others made of its weights."""
-        return SwappingReplica(optimizer, model, on_round)
-
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Swap, step, publish; again if somebody swapped meanwhile."""
         row = mixing_rows(self.graph, "metropolis", engine.world, self.seed)[engine.rank]
         neighbours = [rank for rank in row if rank != engine.rank]
         if neighbours:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
-from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.protocol.rules import Publishing, Rules
-from outpace.replica.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import OptimizerReplica
 from outpace.strategies.base import Strategy
 
 SNAPSHOT_EVERY = 64  #: iterations between snapshots, for ranks that are restarted
@@ -19,8 +20,7 @@ class SharingReplica(OptimizerReplica):
     """Publishes its weights; they are averaged when all ranks meet, with the model's buffers."""
 
     def _apart(self) -> list[torch.Tensor]:
-        """The weights, which differ between ranks."""
-        return self.published()
+        return [p.detach() for p in self.parameters]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +31,7 @@ class Averaging(Strategy):
     min_ranks: int = 1
 
     sends_gradients = False
+    replica_type: ClassVar[Callable[..., OptimizerReplica]] = SharingReplica
 
     def __post_init__(self) -> None:
         if self.codec != "none":
@@ -39,25 +40,13 @@ class Averaging(Strategy):
                 "would lose the small differences that training consists of. Leave it out, or use a gradient strategy"
             )
 
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One that publishes its weights."""
-        return SharingReplica(optimizer, model, on_round)
-
     def _sharing(self, world: int, publishes: Publishing, grace: str | float = 0.0) -> Rules:
         """Rules for published weights: nobody's rounds, everybody's rows."""
         return Rules(
-            world,
-            quorum="solo",
-            grace=grace,
-            min_ranks=self.min_ranks,
-            max_staleness=SNAPSHOT_EVERY,
-            publishes=publishes,
+            world, "solo", grace=grace, min_ranks=self.min_ranks, max_staleness=SNAPSHOT_EVERY, publishes=publishes
         )
 
 
 def check_positive(owner: str, name: str, value: object) -> None:
-    """Raises `InvalidRules` unless it is a whole number, at least 1."""
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         raise InvalidRules(f"{owner}: {name}={value!r} must be a whole number, at least 1")

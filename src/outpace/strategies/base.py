@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any, ClassVar
 
 import torch
 from torch.optim import Optimizer
@@ -12,11 +14,10 @@ from torch.optim import Optimizer
 from outpace.codecs import codec
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import OF_SUMS, Rules, check_name
 from outpace.replica.replica import OptimizerReplica, RoundHook
 
 RESTS = ("carry", "drop")
-DIVISORS = ("finished", "planned")
 
 
 class After(Enum):
@@ -37,6 +38,7 @@ class Strategy(ABC):
     codec: str = "none"  #: how gradients are coded on their way
     polls = False  #: whether it may end a round of micro-batches early
     follows_loss = False  #: whether it looks at the losses that steps were given
+    replica_type: ClassVar[Callable[..., OptimizerReplica]] = OptimizerReplica  #: how a rank's optimizer takes part
     drops_rest = False  #: whether micro-batches that were not begun when a round ended early are thrown away
 
     @abstractmethod
@@ -46,10 +48,18 @@ class Strategy(ABC):
     def replica(
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
     ) -> OptimizerReplica:
-        """How a rank's optimizer takes part. Raises `InvalidRules` for an optimizer that the algorithm cannot use."""
-        made = OptimizerReplica(optimizer, model, on_round)
+        """A rank's part in it. Raises `InvalidRules` for an optimizer that the algorithm cannot use."""
+        made = self.replica_type(optimizer, model, on_round, **self._replica_options())
         made.codec = codec(self.codec)
         return made
+
+    def _rules(self, world: int, **chosen: Any) -> Rules:
+        """With this strategy's options for all that rules have under the same name, and what it chooses itself."""
+        options = {name: value for name, value in vars(self).items() if name in Rules.__dataclass_fields__}
+        return Rules(world, **{**options, **chosen})
+
+    def _replica_options(self) -> dict[str, Any]:
+        return {}
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
         """After each micro-batch of a round but the last; `work` is what is done since the round began."""
@@ -80,12 +90,10 @@ class CountsMicrobatches(Strategy):
     polls = True
 
     def __post_init__(self) -> None:
-        if self.rest not in RESTS:
-            raise InvalidRules(f"rest={self.rest!r} is unknown; choose one of {', '.join(RESTS)}")
-        if self.normalise not in DIVISORS:
+        check_name("rest", self.rest, RESTS)
+        if self.normalise not in OF_SUMS:
             raise InvalidRules(f"normalise={self.normalise!r} must be finished or planned: micro-batches are counted")
 
     @property
     def drops_rest(self) -> bool:  # type: ignore[override]
-        """Whether what was not begun is thrown away."""
         return self.rest == "drop"

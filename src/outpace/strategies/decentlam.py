@@ -19,7 +19,6 @@ from torch.optim import SGD, Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.interface import Mixed
-from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import SharingReplica
 from outpace.strategies.gossip import DPSGD
 
@@ -27,18 +26,18 @@ from outpace.strategies.gossip import DPSGD
 class DecentLaMReplica(SharingReplica):
     """Takes the learning rate, momentum and weight decay of an SGD optimizer, and does its step itself."""
 
-    def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
-        super().__init__(inner, model, on_round)
+    def __init__(self, inner: Optimizer, *args: Any) -> None:
+        if type(inner) is not SGD or any(g["nesterov"] or g["dampening"] for g in inner.param_groups):
+            raise InvalidRules(
+                f"decentlam is a kind of momentum SGD and cannot be put around {type(inner).__name__}: give it "
+                "torch.optim.SGD(lr=..., momentum=0.9) without nesterov and dampening, or use d-psgd"
+            )
+        super().__init__(inner, *args)
         self._y = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in self.parameters]
         self._momentum = [torch.zeros_like(y) for y in self._y]
 
     def published(self) -> list[torch.Tensor]:
-        """y."""
         return self._y
-
-    def _apart(self) -> list[torch.Tensor]:
-        """The weights themselves."""
-        return [p.detach() for p in self.parameters]
 
     @torch.no_grad()
     def _own_step(self) -> None:
@@ -50,22 +49,18 @@ class DecentLaMReplica(SharingReplica):
 
     @torch.no_grad()
     def become(self, mean: Mixed) -> None:
-        """Momentum on the corrected gradient, and the step."""
         super().become(mean)
         for (p, y, group), momentum in zip(self._each(), self._momentum, strict=True):
             momentum.mul_(group["momentum"]).add_((p - y) / group["lr"])
             p.sub_(momentum, alpha=group["lr"])
 
     def begin_anew(self) -> None:
-        """Momentum is of steps that are not in these weights."""
         torch._foreach_zero_(self._momentum)
 
     def extra_state(self) -> dict[str, Any]:
-        """The momentum."""
         return {"momentum": [m.clone() for m in self._momentum]}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `extra_state`."""
         for mine, saved in zip(self._momentum, state["momentum"], strict=True):
             mine.copy_(saved)
 
@@ -78,19 +73,9 @@ class DecentLaMReplica(SharingReplica):
 class DecentLaM(DPSGD):
     """D-PSGD with its own momentum; needs `torch.optim.SGD`, whose lr, momentum and weight_decay it takes."""
 
+    replica_type = DecentLaMReplica
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.order != "atc":
             raise InvalidRules("decentlam steps first and averages then; it has no order=awc")
-
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One that does the step of SGD itself."""
-        plain = type(optimizer) is SGD and not any(g["nesterov"] or g["dampening"] for g in optimizer.param_groups)
-        if not plain:
-            raise InvalidRules(
-                f"decentlam is a kind of momentum SGD and cannot be put around {type(optimizer).__name__}: give it "
-                "torch.optim.SGD(lr=..., momentum=0.9) without nesterov and dampening, or use d-psgd"
-            )
-        return DecentLaMReplica(optimizer, model, on_round)

@@ -48,19 +48,14 @@ class DropCompute(CountsMicrobatches):
             raise InvalidRules(f"dropcompute: calibrate={self.calibrate!r} must be a number of steps, at least 1")
 
     def rules(self, world: int) -> Rules:
-        """Rounds of all ranks."""
-        return Rules(
-            world, quorum="full", grace=0.0, normalise=self.normalise, min_ranks=self.min_ranks, codec=self.codec
-        )
+        return self._rules(world, quorum="full", grace=0.0)
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Stop at the first boundary later than tau."""
         elapsed = self._note_time(engine)
         tau = self._tau(engine)
         return After.GO_ON if tau is None or elapsed <= tau else After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Contribute what is finished, and wait for all."""
         self._note_time(engine)
         self._check(engine)
         ticket = await engine.finish_round(await engine.begin(work))

@@ -49,9 +49,7 @@ class Eager(Strategy):
     codec: str = "none"
 
     def rules(self, world: int) -> Rules:
-        """These choices, checked against the world."""
-        return Rules(world, **self.__dict__)
+        return self._rules(world)
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Contribute; wait for the quorum if on time; apply every round that is decided."""
         return await engine.finish_round(await engine.begin(work))

@@ -19,9 +19,9 @@ from outpace.errors import InvalidRules
 from outpace.interface import Engine, Mixed, Notes, Ticket, Work
 from outpace.mixing import matchings, topology
 from outpace.mixing.topology import Row, keep_present
-from outpace.protocol.rules import Publishing, Rules
+from outpace.protocol.rules import OF_SUMS, Publishing, Rules, check_name
 from outpace.strategies.averaging import Averaging
-from outpace.strategies.base import DIVISORS, After
+from outpace.strategies.base import After
 
 ORDERS = ("atc", "awc")
 
@@ -54,11 +54,9 @@ class DPSGD(Averaging):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.order not in ORDERS:
-            raise InvalidRules(f"order={self.order!r} is unknown; choose one of {', '.join(ORDERS)}")
+        check_name("order", self.order, ORDERS)
 
     def rules(self, world: int) -> Rules:
-        """Published weights, and a graph that is connected."""
         self.row(0, 0, world)
         return self._sharing(world, Publishing())
 
@@ -67,14 +65,12 @@ class DPSGD(Averaging):
         return mixing_rows(self.graph, self.mixing, world, self.seed)[rank]
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Step and average, in the order chosen."""
         iteration = engine.steps
         row = self.row(engine.rank, iteration, engine.world)
         if self.order == "atc":
             await engine.local_step(work)
-            await self._average(engine, row, iteration, work)
-        else:
-            await self._average(engine, row, iteration, work)
+        await self._average(engine, row, iteration, work)
+        if self.order == "awc":
             await engine.local_step(work)
         return Ticket(engine.steps, iteration, len(row) > 1, "on time")
 
@@ -113,7 +109,6 @@ class Matcha(DPSGD):
     budget: float = 0.5
 
     def row(self, rank: int, iteration: int, world: int) -> Row:
-        """Of the matchings that are active in this iteration."""
         return matchings.plan(self.graph, world, self.budget, self.seed).row(rank, iteration)
 
 
@@ -136,11 +131,9 @@ class NonBlockingDPSGD(DPSGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.normalise not in DIVISORS:
-            raise InvalidRules(f"normalise={self.normalise!r} is unknown; choose one of {', '.join(DIVISORS)}")
+        check_name("normalise", self.normalise, OF_SUMS)
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """As in D-PSGD, with what is finished."""
         if self.normalise == "planned":
             work = work._replace(scale=work.scale * work.share)
         return await super().step(engine, work)
@@ -230,12 +223,10 @@ class DSGDAAU(Averaging):
     seed: int = 0
 
     def rules(self, world: int) -> Rules:
-        """Published weights, frozen when they link something new."""
         edges = topology.edges_of(topology.graph(self.graph, world, self.seed))
         return self._sharing(world, Publishing(freeze="path" if edges else "", edges=edges))
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Step; wait for enough neighbours; average with those who wait, too."""
         iteration = engine.steps
         await engine.local_step(work)
         if engine.world > 1:

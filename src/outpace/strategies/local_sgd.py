@@ -11,37 +11,28 @@ Momentum stays with each rank; model buffers are averaged when all ranks meet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
-from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Result, Tensors, Ticket, Work
-from outpace.protocol.rules import Rules
-from outpace.replica.replica import OptimizerReplica, RoundHook
+from outpace.protocol.rules import Rules, check_name
+from outpace.replica.replica import OptimizerReplica
 from outpace.strategies.averaging import Averaging, check_positive
 
 MERGES = ("delta", "lerp")
 
 
 class WeightsReplica(OptimizerReplica):
-    """Contributes its weights, and takes over their mean."""
-
-    def __init__(
-        self,
-        inner: Optimizer,
-        model: torch.nn.Module | None,
-        on_round: RoundHook | None = None,
-        merge: str = "replace",
-        keep: float = 0.0,
-    ) -> None:
-        super().__init__(inner, model, on_round)
+    def __init__(self, *args: Any, merge: str = "replace", keep: float = 0.0) -> None:
+        super().__init__(*args)
         self._merge, self._keep = merge, keep
         self._given: list[torch.Tensor] | None = None  # what it contributed to the round that is not applied yet
 
     def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
-        """Copies the weights into the row."""
         self.check_unchanged()
         weights = [p.detach() for p in self.parameters]
         torch._foreach_copy_(list(row), weights)
@@ -50,7 +41,6 @@ class WeightsReplica(OptimizerReplica):
         return b"\1" * len(weights), self._own_hyper()
 
     def apply(self, result: Result) -> None:
-        """Becomes the mean, or merges it with what was done since it was asked for."""
         with self._changing():
             if not result.round.void:
                 self._take([p.detach() for p in self.parameters], list(result.gradients))
@@ -60,7 +50,6 @@ class WeightsReplica(OptimizerReplica):
             self._on_round(result.round)
 
     def begin_anew(self) -> None:
-        """What it contributed before is of other weights."""
         self._given = None
 
     def _take(self, weights: list[torch.Tensor], mean: list[torch.Tensor]) -> None:
@@ -82,30 +71,24 @@ class LocalSGD(Averaging):
 
     every: int = 8
 
+    replica_type: ClassVar[Callable[..., OptimizerReplica]] = WeightsReplica
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("local-sgd", "every", self.every)
 
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One that contributes its weights."""
-        return WeightsReplica(optimizer, model, on_round)
-
     def rules(self, world: int) -> Rules:
-        """Rounds of all ranks, of weights instead of gradients."""
         return Rules(world, quorum="full", normalise="contributors", grace=0.0, min_ranks=self.min_ranks)
 
     def is_due(self, steps: int) -> bool:
-        """Whether weights are averaged after so many local steps."""
         return steps % self.every == 0
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """A step of one's own; average when it is due."""
         await self._own_step(engine, work)
         if not self.is_due(engine.steps):
             return Ticket(engine.steps, engine.ledger.round, False, "a step of its own")
-        return await self._average(engine, work)
+        engine.state["has_own"] = False
+        return await engine.finish_round(await engine.begin(work))
 
     async def meet(self, engine: Engine) -> None:
         """Give away what was done since the last average: it is averaged with what the others give."""
@@ -116,10 +99,6 @@ class LocalSGD(Averaging):
     async def _own_step(self, engine: Engine, work: Work) -> None:
         await engine.local_step(work)
         engine.state["has_own"] = True
-
-    async def _average(self, engine: Engine, work: Work) -> Ticket:
-        engine.state["has_own"] = False
-        return await engine.finish_round(await engine.begin(work))
 
 
 @dataclass(frozen=True)
@@ -136,7 +115,6 @@ class PostLocalSGD(LocalSGD):
         check_positive("post-local-sgd", "start", self.start)
 
     def is_due(self, steps: int) -> bool:
-        """After every step at first."""
         return steps <= self.start or steps % self.every == 0
 
 
@@ -160,19 +138,14 @@ class DaSGD(LocalSGD):
         super().__post_init__()
         if not isinstance(self.delay, int) or not 0 <= self.delay <= self.every:
             raise InvalidRules(f"dasgd: delay={self.delay!r} must be a number of steps from 0 to every={self.every}")
-        if self.merge not in MERGES:
-            raise InvalidRules(f"dasgd: merge={self.merge!r} is unknown; choose one of {', '.join(MERGES)}")
+        check_name("dasgd: merge", self.merge, MERGES)
         if not 0 <= self.xi < 1:
             raise InvalidRules(f"dasgd: xi={self.xi!r} must be a share, from 0 to less than 1")
 
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One that merges the mean with what it did meanwhile."""
-        return WeightsReplica(optimizer, model, on_round, self.merge if self.delay else "replace", self.xi)
+    def _replica_options(self) -> dict[str, Any]:
+        return {"merge": self.merge if self.delay else "replace", "keep": self.xi}
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """A step of one's own; merge the mean that is due, ask for the next."""
         await self._own_step(engine, work)
         last: Ticket = engine.state.get("ticket", Ticket(0, 0, False, "nothing averaged yet"))
         if "due" in engine.state and engine.steps >= engine.state["due"]:
@@ -187,7 +160,6 @@ class DaSGD(LocalSGD):
         return last
 
     async def meet(self, engine: Engine) -> None:
-        """What is on its way comes first."""
         if "due" in engine.state:
             await self._merge_mean(engine)
         await super().meet(engine)

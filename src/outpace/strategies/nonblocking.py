@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
-from outpace.protocol.rules import Rules
+from outpace.protocol.rules import Rules, check_name
 from outpace.strategies.base import After, CountsMicrobatches
 
 BUSY = ("carry", "again")
@@ -53,26 +53,12 @@ class NonBlocking(CountsMicrobatches):
         super().__post_init__()
         if not 0 <= self.work <= 1:
             raise InvalidRules(f"nonblocking: work={self.work!r} must be a share of the planned work, from 0 to 1")
-        if self.busy not in BUSY:
-            raise InvalidRules(f"nonblocking: busy={self.busy!r} is unknown; choose one of {', '.join(BUSY)}")
+        check_name("nonblocking: busy", self.busy, BUSY)
 
     def rules(self, world: int) -> Rules:
-        """The first complete batch makes the quorum; parts of others go along."""
-        return Rules(
-            world,
-            quorum="solo",
-            grace=self.grace,
-            cumulative=True,
-            work=self.work,
-            normalise=self.normalise,
-            max_staleness=self.max_staleness,
-            repair=self.repair,
-            min_ranks=self.min_ranks,
-            codec=self.codec,
-        )
+        return self._rules(world, quorum="solo", cumulative=True)
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Leave what is finished; go on while the round is open."""
         ticket = await self._give(engine, work, is_part=True)
         if ticket.taken and ticket.round == engine.version:
             return After.GO_ON
@@ -80,7 +66,6 @@ class NonBlocking(CountsMicrobatches):
         return After.STOP if ticket.taken else After.AGAIN
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """The whole batch is finished, or the round was over before: apply what all have finished."""
         return await engine.finish_round(engine.state.pop("over", None) or await self._give(engine, work))
 
     async def _give(self, engine: Engine, work: Work, is_part: bool = False) -> Ticket:

@@ -10,13 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.optim import SGD, Optimizer
+from torch.optim import SGD
 
 from outpace.errors import InvalidRules
 from outpace.interface import Contents, Engine, Mixed, Tensors, Ticket, Work
 from outpace.mixing.schedules import pairs
 from outpace.protocol.rules import Publishing, Rules
-from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
 from outpace.strategies.local_sgd import LocalSGD, WeightsReplica
 
@@ -24,10 +23,8 @@ from outpace.strategies.local_sgd import LocalSGD, WeightsReplica
 class OuterReplica(WeightsReplica):
     """Contributes how far it went since the last average; an outer optimizer goes on from there with the mean of it."""
 
-    def __init__(
-        self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None, lr: float, momentum: float
-    ) -> None:
-        super().__init__(inner, model, on_round)
+    def __init__(self, *args: Any, lr: float, momentum: float) -> None:
+        super().__init__(*args)
         self._slow = [torch.nn.Parameter(p.detach().clone()) for p in self.parameters]
         self.outer = SGD(self._slow, lr=lr, momentum=momentum, nesterov=momentum > 0)
 
@@ -45,37 +42,30 @@ class OuterReplica(WeightsReplica):
         torch._foreach_copy_(weights, [s.detach() for s in self._slow])
 
     def capture(self) -> Contents:
-        """With the outer momentum."""
         contents = super().capture()
-        momentum = [
-            self.outer.state[s]["momentum_buffer"] for s in self._slow if "momentum_buffer" in self.outer.state[s]
-        ]
-        plain = {**contents.plain, "outer": len(momentum)}
-        return Contents([*contents.tensors, *momentum], plain)
+        states = [self.outer.state[s] for s in self._slow]
+        momentum = [state["momentum_buffer"] for state in states if "momentum_buffer" in state]
+        return Contents([*contents.tensors, *momentum], {**contents.plain, "outer": len(momentum)})
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """The slow ones, which all ranks share: those of its own steps since the last average are its own."""
         return [s.detach() for s in self._slow]
 
     def begin_anew(self) -> None:
-        """Slow and fast weights are the same, as after an average, and nothing has momentum."""
         super().begin_anew()
         torch._foreach_copy_([s.detach() for s in self._slow], [p.detach() for p in self.parameters])
         self.outer.state.clear()
 
     def _become(self, contents: Contents) -> None:
-        """With the outer momentum."""
         super()._become(contents)
         saved = contents.tensors[len(contents.tensors) - contents.plain["outer"] :]
         for slow, momentum in zip(self._slow, saved, strict=False):
             self.outer.state[slow]["momentum_buffer"] = momentum.clone()
 
     def extra_state(self) -> dict[str, Any]:
-        """The slow weights and the outer optimizer."""
         return {"slow": [s.detach().clone() for s in self._slow], "outer": self.outer.state_dict()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `extra_state`."""
         torch._foreach_copy_([s.detach() for s in self._slow], state["slow"])
         self.outer.load_state_dict(state["outer"])
 
@@ -95,39 +85,29 @@ class DiLoCo(LocalSGD):
     outer_lr: float = 0.7
     outer_momentum: float = 0.9
 
+    replica_type = OuterReplica
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_outer("diloco", self.outer_lr, self.outer_momentum)
 
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One with slow weights."""
-        return OuterReplica(optimizer, model, on_round, self.outer_lr, self.outer_momentum)
+    def _replica_options(self) -> dict[str, Any]:
+        return {"lr": self.outer_lr, "momentum": self.outer_momentum}
 
 
 class PairReplica(SharingReplica):
-    """Publishes how far it went, and its slow weights."""
-
-    def __init__(
-        self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None, lr: float, momentum: float
-    ) -> None:
-        super().__init__(inner, model, on_round)
+    def __init__(self, *args: Any, lr: float, momentum: float) -> None:
+        super().__init__(*args)
         self._lr, self._mu = lr, momentum
         self._slow = [p.detach().clone() for p in self.parameters]
         self._momentum = [torch.zeros_like(s) for s in self._slow]
 
-    def published(self) -> list[torch.Tensor]:
-        """Both, one after the other."""
-        return self.delta_and_slow()
-
     @torch.no_grad()
-    def delta_and_slow(self) -> list[torch.Tensor]:
+    def published(self) -> list[torch.Tensor]:
         """How far it went from its slow weights, and these."""
         return [*(p - s for p, s in zip(self.parameters, self._slow, strict=True)), *self._slow]
 
     def outer_step(self, mean: Mixed) -> None:
-        """From the means of both over the pair."""
         both, half = list(mean.tensors or ()), len(self._slow)
         delta, slow = (
             [t.to(s.dtype) for t, s in zip(part, self._slow, strict=True)] for part in (both[:half], both[half:])
@@ -139,10 +119,6 @@ class PairReplica(SharingReplica):
         torch._foreach_add_(self._slow, self._momentum)
         torch._foreach_copy_([p.detach() for p in self.parameters], self._slow)
 
-    def _apart(self) -> list[torch.Tensor]:
-        """The weights themselves."""
-        return [p.detach() for p in self.parameters]
-
     def _all_are_alike(self) -> None:
         self.begin_anew()
 
@@ -151,16 +127,13 @@ class PairReplica(SharingReplica):
         return self._slow
 
     def extra_state(self) -> dict[str, Any]:
-        """The slow weights and the outer momentum."""
         return {"slow": [s.clone() for s in self._slow], "momentum": [m.clone() for m in self._momentum]}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `extra_state`."""
         torch._foreach_copy_(self._slow, state["slow"])
         torch._foreach_copy_(self._momentum, state["momentum"])
 
     def begin_anew(self) -> None:
-        """Slow and fast weights are the same, and nothing has momentum."""
         torch._foreach_copy_(self._slow, [p.detach() for p in self.parameters])
         torch._foreach_zero_(self._momentum)
 
@@ -179,23 +152,20 @@ class NoLoCo(Averaging):
     outer_momentum: float = 0.5
     seed: int = 0
 
+    replica_type = PairReplica
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("noloco", "every", self.every)
         check_outer("noloco", self.outer_lr, self.outer_momentum)
 
     def rules(self, world: int) -> Rules:
-        """Published weights, for a partner to read."""
         return self._sharing(world, Publishing())
 
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One with slow weights of its own."""
-        return PairReplica(optimizer, model, on_round, self.outer_lr, self.outer_momentum)
+    def _replica_options(self) -> dict[str, Any]:
+        return {"lr": self.outer_lr, "momentum": self.outer_momentum}
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """A step of one's own; the outer one with a random partner when it is due."""
         await engine.local_step(work)
         if engine.steps % self.every:
             return Ticket(engine.steps, engine.steps - 1, False, "a step of its own")
@@ -203,7 +173,7 @@ class NoLoCo(Averaging):
         partner = pairs(iteration // self.every, engine.world, self.seed)[engine.rank]
         both = sorted({engine.rank, partner})
         others = [rank for rank in both if rank != engine.rank]
-        await engine.weights.publish(iteration, engine.replica.delta_and_slow(), others)
+        await engine.weights.publish(iteration, engine.replica.published(), others)
         present = await engine.weights.gather(iteration, both)
         mean = await engine.weights.mix({(rank, iteration): 1 / len(present) for rank in present}, iteration)
         engine.replica.outer_step(mean)
@@ -211,6 +181,5 @@ class NoLoCo(Averaging):
 
 
 def check_outer(owner: str, lr: float, momentum: float) -> None:
-    """Raises `InvalidRules` for what no outer optimizer takes."""
     if not lr > 0 or not 0 <= momentum < 1:
         raise InvalidRules(f"{owner}: outer_lr={lr!r} must be more than 0, and outer_momentum={momentum!r} in [0, 1)")

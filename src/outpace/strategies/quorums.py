@@ -37,19 +37,9 @@ class MSync(Strategy):
     drops_rest = True
 
     def rules(self, world: int) -> Rules:
-        """A quorum of m, nothing late."""
-        return Rules(
-            world,
-            quorum=self.m,
-            late="drop",
-            grace=0.0,
-            normalise="contributors",
-            min_ranks=self.min_ranks,
-            codec=self.codec,
-        )
+        return self._rules(world, quorum=self.m, late="drop", grace=0.0, normalise="contributors")
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Stop computing what would be thrown away."""
         engine.look()
         if engine.ledger.round == engine.version:
             return After.GO_ON
@@ -57,7 +47,6 @@ class MSync(Strategy):
         return After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Contribute, unless it is too late already; wait for the m; apply."""
         if engine.state.pop("cancelled", False):
             ticket = Ticket(0, engine.ledger.round, False, "cancelled: m others were quicker", taken=False)
         else:
@@ -91,21 +80,11 @@ class Rennala(Strategy):
             raise InvalidRules(f"rennala: batch={self.batch!r} must be a whole number of gradients, at least 1")
 
     def rules(self, world: int) -> Rules:
-        """A quorum of work."""
-        return Rules(
-            world,
-            quorum="work",
-            work=0 if self.batch is None else self.batch,
-            late="drop",
-            grace=0.0,
-            cumulative=True,
-            normalise="finished",
-            min_ranks=self.min_ranks,
-            codec=self.codec,
+        return self._rules(
+            world, quorum="work", work=self.batch or 0, late="drop", grace=0.0, cumulative=True, normalise="finished"
         )
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Each micro-batch is a gradient of its own."""
         ticket = await engine.begin(work, is_part=True)
         engine.look()
         if engine.ledger.round == engine.version:
@@ -114,7 +93,6 @@ class Rennala(Strategy):
         return After.STOP
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Add to what is there, and apply it if it is enough; wait for nobody."""
         ticket: Ticket = engine.state.pop("over", None) or await engine.begin(work, is_part=True)
         await engine.catch_up()
         return ticket
@@ -151,21 +129,9 @@ class Ringmaster(Strategy):
             raise InvalidRules(f"ringmaster: normalise={self.normalise!r} must be world or sum")
 
     def rules(self, world: int) -> Rules:
-        """One gradient a round; late ones count like any other, up to the bound."""
         delay = 2 * world if self.delay is None else self.delay
-        return Rules(
-            world,
-            quorum="solo",
-            late="count" if delay > 1 else "drop",
-            max_staleness=max(1, delay - 1),
-            grace=0.0,
-            normalise=self.normalise,
-            repair=self.repair,
-            one_at_a_time=True,
-            min_ranks=self.min_ranks,
-            codec=self.codec,
-        )
+        late, max_staleness = "count" if delay > 1 else "drop", max(1, delay - 1)
+        return self._rules(world, quorum="solo", late=late, max_staleness=max_staleness, grace=0.0, one_at_a_time=True)
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Contribute; what is decided by then is applied."""
         return await engine.finish_round(await engine.begin(work))

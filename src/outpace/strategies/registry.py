@@ -62,12 +62,10 @@ STRATEGIES: dict[str, Callable[..., Strategy]] = {
 
 
 def names() -> list[str]:
-    """All strategy names."""
     return sorted(STRATEGIES)
 
 
 def table() -> list[tuple[str, str]]:
-    """All names, each with what it does in a sentence."""
     return [(name, (STRATEGIES[name].__doc__ or "").partition("\n")[0]) for name in names()]
 
 

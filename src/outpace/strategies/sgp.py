@@ -15,55 +15,46 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
 from outpace.interface import Engine, Mixed, Own, Ticket, Work
 from outpace.mixing.schedules import most_peers, push_peers, push_sources
 from outpace.protocol.rules import Publishing, Rules
-from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies.averaging import Averaging, SharingReplica, check_positive
 
 
 class PushReplica(SharingReplica):
     """Keeps the numerator beside the weights, which are the numerator divided by the push-weight."""
 
-    def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
-        super().__init__(inner, model, on_round)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._weight = torch.ones(1, dtype=torch.float64, device="cpu")
         self._numerator = [p.detach().clone() for p in self.parameters]
 
     def published(self) -> list[torch.Tensor]:
-        """The numerator."""
         return self._numerator
 
     def push_weight(self) -> float:
-        """What the numerator is divided by."""
         return float(self._weight)
 
     def become(self, mean: Mixed) -> None:
-        """The numerator and the push-weight are sums of shares now."""
         super().become(mean)
         self._weight.fill_(mean.notes[0])
         self._divide()
 
     def _apart(self) -> list[torch.Tensor]:
-        """The push-weight is averaged, too."""
-        return [*super()._apart(), self._weight]
+        return [*self._numerator, self._weight]
 
     def _all_are_alike(self) -> None:
         """All have the same weights now, and each its whole mass again."""
         self._divide()
-        torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
-        self._weight.fill_(1.0)
+        self.begin_anew()
 
     def begin_anew(self) -> None:
-        """The numerator is the weights, and the push-weight whole."""
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
         self._weight.fill_(1.0)
 
     def extra_state(self) -> dict[str, Any]:
-        """The push-weight."""
         return {"push_weight": float(self._weight)}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
@@ -97,6 +88,8 @@ class SGP(Averaging):
     peers: int = 1
     overlap: int = 0
 
+    replica_type = PushReplica
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("sgp", "peers", self.peers)
@@ -104,19 +97,11 @@ class SGP(Averaging):
             raise InvalidRules(f"sgp: overlap={self.overlap!r} must be a whole number of steps, 0 or more")
 
     def rules(self, world: int) -> Rules:
-        """Published numerators, kept until they are read."""
         if world > 1:
             push_peers(0, 0, world, self._peers(world))
         return self._sharing(world, Publishing(rows=3 + self.overlap))
 
-    def replica(
-        self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
-    ) -> OptimizerReplica:
-        """One with a numerator."""
-        return PushReplica(optimizer, model, on_round)
-
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Step the numerator; push shares; add up what is pushed here."""
         iteration = engine.steps
         await engine.local_step(work)
         if engine.world == 1:
@@ -148,7 +133,6 @@ class SGP(Averaging):
         return bool(owed)
 
     def _pushes(self, engine: Engine, iteration: int) -> list[tuple[int, int]]:
-        """What is pushed to this rank in an iteration, by source."""
         sources = push_sources(engine.rank, iteration, engine.world, self._peers(engine.world))
         return [(source, iteration) for source in sources]
 
@@ -173,7 +157,6 @@ class SGP(Averaging):
         return 1 - self._share(engine.world) * sum(engine.ledger.published.taking_part(peer) for peer in peers)
 
     def _share(self, world: int) -> float:
-        """Of what a rank has, for each peer and for itself."""
         return 1 / (self._peers(world) + 1)
 
     def _peers(self, world: int) -> int:

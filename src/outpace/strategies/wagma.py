@@ -2,7 +2,7 @@
 
 Shigang Li, Tal Ben-Nun, Giorgi Nadiradze, Salvatore Di Girolamo, Nikoli Dryden, Dan Alistarh, Torsten Hoefler:
 "Breaking (Global) Barriers in Parallel Stochastic Optimization with Wait-Avoiding Group Averaging", TPDS 2021,
-algorithm 2, with the grouping of section 3.2 corrected (`protocol.groups`).
+algorithm 2, with the grouping of section 3.2 corrected (`mixing.schedules.group`).
 
     W'_i = W_i + U(G_i)
     W_i  = mean of W'_j over the group of i;    over all ranks in every tau-th iteration
@@ -22,10 +22,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from outpace.errors import InvalidRules
 from outpace.interface import Engine, Ticket, Work
 from outpace.mixing.schedules import default_size, group
-from outpace.protocol.rules import Publishing, Rules
+from outpace.protocol.rules import Publishing, Rules, check_name
 from outpace.protocol.shelves import Frozen
 from outpace.strategies.averaging import Averaging, check_positive
 
@@ -55,19 +54,16 @@ class Wagma(Averaging):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("wagma", "sync_every", self.sync_every)
-        for name, value, known in (("sync", self.sync, SYNCS), ("order", self.order, ORDERS)):
-            if value not in known:
-                raise InvalidRules(f"wagma: {name}={value!r} is unknown; choose one of {', '.join(known)}")
+        check_name("wagma: sync", self.sync, SYNCS)
+        check_name("wagma: order", self.order, ORDERS)
 
     def rules(self, world: int) -> Rules:
-        """Published weights, frozen by the first who comes."""
         self.group(0, 0, world)
         meeting_every = self.sync_every if self.sync == "wait" else 0
         publishing = Publishing(freeze="first", sync_every=meeting_every, max_age=self.sync_every)
         return self._sharing(world, publishing, self.grace)
 
     def group(self, rank: int, iteration: int, world: int) -> tuple[int, ...]:
-        """Whom this rank averages with, where not all do."""
         return group(rank, iteration, world, default_size(world) if self.group_size is None else self.group_size)
 
     def is_sync(self, iteration: int, since: int | None = None) -> bool:
@@ -75,7 +71,6 @@ class Wagma(Averaging):
         return (iteration + 1) // self.sync_every > (iteration if since is None else since) // self.sync_every
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """Step and average, in the order chosen."""
         iteration = engine.steps
         if self.order == "step-average":
             await engine.local_step(work)

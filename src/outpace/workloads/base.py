@@ -15,8 +15,6 @@ from outpace.randomness import generator
 
 
 class Metric(NamedTuple):
-    """What a workload's models are compared by."""
-
     name: str
     higher_is_better: bool
     is_share: bool = False  #: 0 to 1, read as a percentage
@@ -30,7 +28,6 @@ class Metric(NamedTuple):
         return f"{value:.1%}" if self.is_share else f"{value:.4g}"
 
     def is_reached(self, value: float, target: float) -> bool:
-        """Whether a model of this value is as good as the target, or better."""
         return value >= target if self.higher_is_better else value <= target
 
 
@@ -83,8 +80,6 @@ class Workload(ABC):
 
 
 class Classification(Workload):
-    """A task whose targets are classes."""
-
     metric = ACCURACY
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -118,7 +113,6 @@ class Shuffled:
         self._count, self._batch, self._which = count, batch, which
 
     def indices(self, step: int, rank: int, world: int) -> Tensor:
-        """Of the samples of this rank's step."""
         epoch, place = divmod(step, self.steps)
         order = torch.randperm(self._count, generator=generator(f"{self._which}/epoch/{epoch}"))
         return order[place * self._batch : (place + 1) * self._batch][rank::world]

@@ -41,8 +41,6 @@ _HELD_OUT_SHARE = 6  #: one module in so many is held out
 
 
 class Corpus(NamedTuple):
-    """Functions to train on, and functions of modules that no rank trains on."""
-
     trained: list[Tensor]
     held_out: list[Tensor]
     token_bytes: Tensor  #: how many bytes each token stands for
@@ -143,7 +141,6 @@ class Code(Workload):
         self._mean_length = float(lengths.double().mean())
 
     def model(self) -> nn.Module:
-        """Two layers; 37,152 parameters unless it is wider."""
         with seeded(f"code/{self.seed}/model"):
             return Transformer(self.width)
 
@@ -159,7 +156,6 @@ class Code(Workload):
         return nn.functional.cross_entropy(outputs.flatten(0, 1), seen.flatten(), ignore_index=PADDING)
 
     def cost(self, inputs: Tensor, outputs: Tensor) -> float:
-        """Tokens of a function, in the mean of these, where 1 is the mean of all."""
         return float(lengths_of(inputs).double().mean()) / self._mean_length
 
     @torch.no_grad()
@@ -176,8 +172,6 @@ class Code(Workload):
 
 
 class Transformer(nn.Module):
-    """Predicts each token from those before it."""
-
     def __init__(self, width: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(VOCABULARY, width)
@@ -215,7 +209,6 @@ class _Layer(nn.Module):
 
 
 def lengths_of(inputs: Tensor) -> Tensor:
-    """How many tokens each function has, without padding."""
     return (inputs != PADDING).sum(dim=1)
 
 

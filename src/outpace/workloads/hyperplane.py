@@ -65,7 +65,6 @@ class Hyperplane(Workload):
 
     @torch.no_grad()
     def score(self, model: nn.Module) -> Score:
-        """The loss on points that no rank trains on, the same for every model."""
         blocks = [self._points(BLOCK, f"held out/{block}") for block in range(HELD_OUT // BLOCK)]
         loss = sum(float(self.loss(model(x), y)) for x, y in blocks) / len(blocks)
         return Score(loss, loss)

@@ -162,7 +162,6 @@ class Rollouts(Workload):
         return torch.optim.Adam(model.parameters(), lr=LEARNING_RATE)
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
-        """The numbers of this rank's episodes, twice."""
         check_world(world, BATCH, "rollouts", "episodes")
         epoch = step // self.steps_per_epoch
         episodes = self._first + (epoch + 1) * SCENES + self._buckets.indices(step, rank, world)
@@ -172,7 +171,6 @@ class Rollouts(Workload):
         return outputs[:, 0].mean()
 
     def cost(self, inputs: Tensor, outputs: Tensor) -> float:
-        """Steps of an episode, in the mean of these, where 1 is the mean in training."""
         return float(outputs[:, 1].detach().double().mean()) / MEAN_STEPS
 
     @torch.no_grad()

@@ -72,7 +72,6 @@ class Sequences(Classification):
         self._mean_length = float(self._videos.lengths.double().mean())
 
     def model(self) -> nn.Module:
-        """One layer of LSTM and a linear one, 3,418 parameters."""
         with seeded(f"sequences/{self.seed}/model"):
             return Recogniser()
 
@@ -84,7 +83,6 @@ class Sequences(Classification):
         return self._videos.padded(self._buckets.indices(step, rank, world))
 
     def cost(self, inputs: Tensor, outputs: Tensor) -> float:
-        """Frames of a video, in the mean of these, where 1 is the mean of all."""
         return float(lengths_of(inputs).double().mean()) / self._mean_length
 
     def held_out(self) -> Iterable[tuple[Tensor, Tensor]]:
@@ -125,7 +123,6 @@ class Recogniser(nn.Module):
 
 
 def lengths_of(inputs: Tensor) -> Tensor:
-    """How many frames each video has, without padding."""
     return inputs[:, :, -1].sum(dim=1).long()
 
 

@@ -115,7 +115,6 @@ def _images(data: str | None) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tens
 
 
 def _prepared(labelled: Labelled) -> tuple[Tensor, Tensor]:
-    """Pixels from -1 to 1, of halved images where they are large."""
     pixels = labelled.images[:, None].float() * (2 / 255) - 1
     if max(pixels.shape[-2:]) > LARGEST:
         pixels = nn.functional.avg_pool2d(pixels, 2)
@@ -183,7 +182,6 @@ def _find(directory: Path, name: str) -> Path:
 
 
 def _bytes_of(path: Path, count: int) -> bytes:
-    """The first so many bytes, or as many as there are."""
     try:
         with path.open("rb") as plain:
             is_compressed = plain.read(2) == b"\x1f\x8b"
