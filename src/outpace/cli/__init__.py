@@ -17,7 +17,6 @@ INTERRUPTED = 130  #: what shells expect after Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))

@@ -39,7 +39,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads, simulates and reports. Blocks for a few seconds; returns the exit code."""
     trace = read_trace(arguments.path)
     scenario = replayed(trace, arguments.data)
     runs = [(name, data) for data in dict.fromkeys((arguments.data, SHARED)) for name in COMPARED]
@@ -78,7 +77,6 @@ def to_json(path: str, trace: Trace, advice: Advice) -> dict[str, Any]:
 
 
 def print_report(trace: Trace, advice: Advice) -> None:
-    """What is now, what each strategy would do, what was not used, and the recommendation last."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.print()
     console.print(_now(trace, advice))
@@ -96,7 +94,6 @@ def print_report(trace: Trace, advice: Advice) -> None:
 
 
 def _if_shared(advice: Advice) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """A column for the other way to divide the data, and its meaning."""
     gains = [speedup(advice.shared, run) for run in advice.shared.runs]
     about = "speed-up if the data were in one pool, of which whoever is free takes the next mini-batch"
     return {"shared": gains}, {"shared": about}

@@ -35,15 +35,12 @@ S = TypeVar("S", bound="DataclassInstance")
 
 
 class Watcher(Protocol):
-    """Shows systems that run one after the other."""
-
     def follow(self, index: int) -> AbstractContextManager[ShowStep]:
         """A context in which system `index` runs, with the function that is told of its steps."""
 
 
 @contextmanager
 def watcher(titles: Sequence[str], steps: int) -> Iterator[Watcher]:
-    """Shows the progress of these systems on standard error, as well as that can."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Lines(titles, steps, console)
@@ -123,7 +120,6 @@ def _typed(value: object) -> str:
 
 
 def notes_grid(notes: Mapping[str, str]) -> Table:
-    """Words, and what they mean."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True, width=max(map(len, notes)))
     grid.add_column()
@@ -201,11 +197,7 @@ def _load_json(run: Timing, load: Load) -> dict[str, Any]:
 
 
 def standing_table(
-    standing: Standing,
-    title: str,
-    width: int,
-    more: Mapping[str, Sequence[str]],
-    name: Callable[[str], str] = str,
+    standing: Standing, title: str, width: int, more: Mapping[str, Sequence[str]], name: Callable[[str], str] = str
 ) -> Table:
     """How strategies compare, for a terminal of so many columns, with `more` than their timing in the last ones.
 
@@ -262,7 +254,6 @@ def figure(value: float) -> str:
 
 
 def column_notes(standing: Standing) -> dict[str, str]:
-    """What the columns of the table mean."""
     return {
         "steps/s": "of all ranks together, for steps whose contribution was applied",
         "speed-up": f"of steps/s over {BASELINE}, where every round waits for every rank",

@@ -16,12 +16,10 @@ class OneLineParser(argparse.ArgumentParser):
     """An argument parser whose error messages are one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong and where help is, and exits with code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def whole_number(text: str, least: int = 0) -> int:
-    """A whole number, 0 or more."""
     try:
         number = int(text)
     except ValueError:
@@ -32,7 +30,6 @@ def whole_number(text: str, least: int = 0) -> int:
 
 
 def at_least_one(text: str) -> int:
-    """A whole number, 1 or more."""
     return whole_number(text, least=1)
 
 
@@ -116,7 +113,6 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """How work is divided in simulated time."""
     parser.add_argument(
         "--data",
         choices=DATA,
@@ -133,7 +129,6 @@ def paragraph(text: str, first: str = "", others: str = "") -> str:
 
 
 def listing(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names with a line about each, for raw help texts."""
     pairs = list(rows)
     width = max(len(name) for name, _ in pairs) + 2
     return "\n".join([f"{title}:", *(paragraph(text, f"  {name:{width}}", " " * (width + 2)) for name, text in pairs)])

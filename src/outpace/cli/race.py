@@ -94,12 +94,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option("--epochs", type=quantity("epochs"), metavar="N", help="how long to train (what suits the workload)")
     option("--rounds", type=at_least_one, metavar="N", help="instead of --epochs: mini-batches of each rank")
     option("--seconds", type=quantity("seconds"), metavar="S", help="instead of --epochs: time for each system")
-    option(
-        "--target",
-        type=float,
-        metavar="M",
-        help="the metric to reach (98%% of what DDP learns)",
-    )
+    option("--target", type=float, metavar="M", help="the metric to reach (98%% of what DDP learns)")
     option(
         "--repeat",
         type=at_least_one,
@@ -148,7 +143,6 @@ def _command(settings: Settings, systems: list[str]) -> str:
 
 
 def watcher(settings: Settings) -> Watch:
-    """Shows every turn on standard error, as well as that can."""
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     return (_Screens if console.is_terminal else _Lines)(settings, console).follow
 
@@ -255,7 +249,6 @@ def _entry(race: Race, entry: Entry) -> dict[str, Any]:
 
 
 def print_report(race: Race, report: Path) -> None:
-    """The table, what its columns mean, who won, and where to look further, on standard output."""
     console = Console(highlight=False, markup=False, emoji=False)
     if race.interrupted:
         ran = sum(bool(entry.finished) for entry in race.entries)
@@ -274,7 +267,6 @@ def print_report(race: Race, report: Path) -> None:
 
 
 def table(race: Race) -> Table:
-    """The systems that ran so far, one a row."""
     s = race.settings
     computing = f", {s.compute_ms:g} ms of computing emulated" if s.is_emulated else ""
     title = f"{s.trains}, {s.ranks} ranks, imbalance {s.imbalance}{computing}"

@@ -81,7 +81,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the script to its end. Blocks; returns the exit code."""
     if arguments.min_ranks is not None and arguments.min_ranks > arguments.ranks:
         raise InvalidRules(f"--min-ranks {arguments.min_ranks} is more than the {arguments.ranks} ranks of -n")
     program = _program(arguments)

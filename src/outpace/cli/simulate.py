@@ -117,7 +117,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulates one strategy after the other and reports. Blocks; returns the exit code."""
     comparison = _checked(arguments)
     titles = [comparison.title(name) for name in comparison.systems]
     with watcher(titles, comparison.scenario.ranks * comparison.scenario.steps) as watch:
@@ -160,7 +159,6 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
 
 
 def _size(arguments: argparse.Namespace) -> dict[str, Any]:
-    """How many ranks there are, and what links them."""
     if arguments.hosts is None:
         return {"network": arguments.network or USUAL.network}
     name = arguments.network or ON_HOSTS
@@ -221,7 +219,6 @@ class Comparison:
             self.interrupted = True
 
     def command(self) -> str:
-        """What repeats this run."""
         others = {}
         asked = self.systems[1:] if self.baseline_is_extra else self.systems
         if tuple(asked) != SYSTEMS:
@@ -239,7 +236,6 @@ class Comparison:
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """All results, in plain values. What cannot be said is null."""
     return {
         "outpace": __version__,
         "command": comparison.command(),
@@ -251,7 +247,6 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def print_report(comparison: Comparison) -> None:
-    """How many ran if not all did, the table, what its columns mean and how to repeat it, on standard output."""
     console = Console(highlight=False, markup=False, emoji=False)
     if comparison.interrupted:
         ran = f"{len(comparison.outcomes)} of {len(comparison.systems)} strategies finished"

@@ -33,7 +33,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads, exports and reports. Returns the exit code."""
     trace = read_trace(arguments.path)
     if arguments.perfetto is not None:
         _check_target(Path(arguments.perfetto), Path(arguments.path))
@@ -70,7 +69,6 @@ def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
 
 
 def _ranks(trace: Trace) -> list[dict[str, Any]]:
-    """A row for each rank; durations are means over its steps."""
     compute, waiting = figures.compute_s(trace), figures.waiting_s(trace)
     applying, late = figures.apply_s(trace), figures.late_steps_share(trace)
     return [
@@ -88,7 +86,6 @@ def _ranks(trace: Trace) -> list[dict[str, Any]]:
 
 
 def print_report(trace: Trace, export: str | None) -> None:
-    """The table, what stands out in it, and what was left out, on standard output."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.print()
     console.print(_table(trace))

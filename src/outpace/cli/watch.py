@@ -47,7 +47,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows what there is, once or until it ends. Returns the exit code."""
     path = Path(arguments.path)
     check_directory(path)
     console = Console(highlight=False, markup=False, emoji=False)
@@ -105,7 +104,6 @@ def _is_race_over(path: Path) -> bool:
 
 
 def view(live: Live) -> RenderableType:
-    """The whole picture: what the run does, who is late, and a line for each rank."""
     if not live.has_begun:
         return Text(waiting(live.directory))
     late = Text(_late(live), style="bold yellow" if live.late_rank is not None else "")
@@ -139,7 +137,6 @@ def _head(live: Live) -> str:
 
 
 def _speeds(live: Live) -> list[str]:
-    """How fast, how good and how stale, as far as that is known."""
     words = []
     if live.rounds_per_s is not None:
         words.append(f"{_rate(live.rounds_per_s)} rounds/s")
@@ -157,7 +154,6 @@ def _speeds(live: Live) -> list[str]:
 
 
 def _stale(counts: Mapping[int, int]) -> str:
-    """Recent contributions by how late they were, in words."""
     stale = late_share(counts)
     return f"{stale:.0%} stale (up to {max(counts)})" if stale else "nothing stale"
 

@@ -110,8 +110,9 @@ def _of_newest_run(states: list[RankState]) -> dict[int, RankState]:
     ranks: dict[int, RankState] = {}
     for state in states:
         is_of_this_run = state.header is None or newest is None or state.header.world == newest.world
-        if is_of_this_run and state.rank is not None and state.rank < MOST_RANKS:
-            ranks.setdefault(state.rank, state)
+        rank = state.reader.rank
+        if is_of_this_run and rank is not None and rank < MOST_RANKS:
+            ranks.setdefault(rank, state)
     return dict(sorted(ranks.items()))
 
 

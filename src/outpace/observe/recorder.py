@@ -59,14 +59,12 @@ class Recorder:
         _writers.add(self._writer)
 
     def add_and_show(self, record: Deferred) -> None:
-        """As `add`, and in TensorBoard if this rank writes for it."""
         self.add(record)
         if self.board is not None:
             self.board.add(record)
 
     @property
     def is_open(self) -> bool:
-        """Whether records are still written."""
         return not self._writer.ended
 
     def close(self, began_ns: int | None = None) -> None:
@@ -82,7 +80,6 @@ class Recorder:
 
 
 def file_of(log_dir: LogDir, rank: int) -> Path:
-    """Where this rank's events go."""
     return Path(log_dir, f"rank-{rank:05d}.jsonl").absolute()
 
 
@@ -105,7 +102,6 @@ def check(log_dir: LogDir, rank: int) -> None:
 
 
 def close_all() -> None:
-    """Ends all recordings: at the end of the process."""
     for writer in list(_writers):
         writer.stop()
     for writer in list(_writers):
@@ -226,7 +222,6 @@ class TraceWriter:
             self._board.close()
 
     def _flush(self) -> None:
-        """Writes all that is queued, in batches."""
         if os.fstat(self._file).st_nlink == 0:
             raise OSError(errno.ENOENT, "the file was removed")
         lost = self._lost

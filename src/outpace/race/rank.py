@@ -189,7 +189,6 @@ class _Curve:
         self.look()
 
     def look(self, at_end: bool = False) -> None:
-        """Keeps the weights, if it is time to."""
         if self._is_first and (at_end or self._course.progress * POINTS >= len(self._kept)):
             weights = {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
             self._kept.append((time.monotonic() - self._began, self._course.epoch, weights))

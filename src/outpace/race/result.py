@@ -192,7 +192,6 @@ class Race:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
         return self.interrupted or all(len(entry.attempts) >= self.settings.repeat for entry in self.entries)
 
     @property

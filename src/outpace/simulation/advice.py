@@ -11,15 +11,7 @@ from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
-from outpace.observe.figures import (
-    apply_s,
-    communication_s,
-    compute_s,
-    slow_share,
-    slowest_rank,
-    steady,
-    waiting_s,
-)
+from outpace.observe.figures import apply_s, communication_s, compute_s, slow_share, slowest_rank, steady, waiting_s
 from outpace.observe.trace import Trace
 from outpace.simulation.scenario import SHARED, SPLIT, Scenario
 from outpace.simulation.timing import BASELINE, Standing, Timing, full_round_s, simulate_timing
@@ -52,7 +44,6 @@ class Present:
 
     @property
     def waiting_share(self) -> float:
-        """Share of a step that is waiting for others."""
         return self.waiting_s / self.step_s if self.step_s else 0.0
 
 
@@ -86,7 +77,6 @@ def advise(trace: Trace, data: str = SPLIT, simulate: Callable[[str, Scenario], 
 
 
 def present_of(trace: Trace) -> Present:
-    """What the trace shows of the run itself."""
     computing, slowest = compute_s(trace), slowest_rank(trace)
     return Present(
         step_s=fmean(fmean((step.end_ns - step.begin_ns) / 1e9 for step in steady(r)) for r in trace.ranks.values()),

@@ -99,8 +99,6 @@ class _Job:
 
 
 class _Rank:
-    """One rank: a thread that runs the user's function."""
-
     def __init__(self, job: _Job, rank: int, function: Callable[[], Any]) -> None:
         self.result: Any = None
         self.engines: list[Engine] = []

@@ -82,7 +82,6 @@ class Timing:
 
     @property
     def late_share(self) -> float:
-        """Share of the applied contributions that were late."""
         return late_share(self.staleness)
 
     def staleness_of(self, share: float) -> int:
@@ -96,7 +95,6 @@ class Timing:
         return 0
 
     def share(self, rank: int) -> float:
-        """This rank's share of all contributions that were applied."""
         tally = self.tallies[rank]
         return (tally.on_time + tally.carried) / max(1, self._applied())
 
@@ -145,7 +143,6 @@ class Run(ABC):
         pass
 
     def to_its_end(self) -> None:
-        """Lets time pass until all work is done."""
         tasks: list[Task] = []
         try:
             with defer_sigint():  # a life that is in no task yet could not be ended
@@ -336,7 +333,6 @@ class Standing:
         return run.throughput / base
 
     def share_of_ideal(self, run: Timing) -> float:
-        """How much of what the ranks could do if they never waited."""
         return run.throughput / self.ideal
 
     def fair_part(self, run: Timing) -> float:

@@ -35,8 +35,6 @@ if TYPE_CHECKING:  # workloads train for real, too, with an optimizer that impor
 
 
 class LossPoint(NamedTuple):
-    """The loss of one mini-batch."""
-
     seconds: float  #: when its step began: the weights are those of that time
     rank: int
     loss: float
@@ -55,8 +53,6 @@ Schedule = Callable[[Optimizer], LRScheduler]  #: makes a rank's scheduler
 
 @dataclass(frozen=True)
 class Training(Timing):
-    """The result of a simulated training."""
-
     losses: tuple[LossPoint, ...]  #: of every step, in the order of time
     held_out: Score  #: at the end
     metric: Metric  #: what its second number is

@@ -92,8 +92,6 @@ def write(run_dir: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Shown:
-    """A system, as the template needs it."""
-
     system: str
     title: str
     look: Look

@@ -15,8 +15,6 @@ NONE = "–"  # noqa: RUF001 - a dash as it is printed: there is no such figure
 
 
 class Spread(NamedTuple):
-    """A figure of several attempts."""
-
     mean: float
     low: float
     high: float

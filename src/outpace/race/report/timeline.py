@@ -22,8 +22,6 @@ ROW, MOST_HEIGHT = 25, 620
 
 
 class Span(NamedTuple):
-    """A time in which a rank did one thing."""
-
     rank: int
     kind: str  #: computing, waiting or applying
     begin_s: float

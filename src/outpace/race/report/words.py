@@ -31,7 +31,6 @@ ALIKE = 1.02  #: times that differ by no more than this factor are noise
 
 
 def outcome(race: Race) -> Iterator[str]:
-    """Who won, or why nobody did."""
     winner = race.winner
     if winner is None:
         yield _nobody_finished(race)
@@ -53,7 +52,6 @@ def _nobody_finished(race: Race) -> str:
 
 
 def _alone(race: Race, entry: Entry) -> str:
-    """There is no race with one runner."""
     start = "Only" if len(race.entries) == 1 else "Of all systems only"
     did = "ran" if len(race.entries) == 1 else "finished"
     reached = to_target(race, entry)
@@ -71,7 +69,6 @@ def _ended(race: Race, entry: Entry) -> str:
 
 
 def target_text(race: Race) -> str:
-    """The target with its name; nothing if there is none."""
     if race.target is None:
         return ""
     if race.metric.is_share:
@@ -205,10 +202,7 @@ def facts(race: Race) -> dict[str, str]:
 def _trained(race: Race) -> dict[str, str]:
     s = race.settings
     if s.script is not None:
-        return {
-            "script": " ".join([s.script, *s.arguments]),
-            "judged by": f"{race.metric.name}, all it reports",
-        }
+        return {"script": " ".join([s.script, *s.arguments]), "judged by": f"{race.metric.name}, all it reports"}
     return {"workload": f"{s.workload}, judged by {race.metric.name} on data that no rank trains on"}
 
 
@@ -256,7 +250,6 @@ def date(race: Race) -> str:
 
 
 def notes(race: Race) -> dict[str, str]:
-    """What the table's columns mean."""
     base = race.baseline.title if race.baseline else "a baseline, which did not run"
     return {
         "time": "training alone, from the first rank's first step to the last rank's end",
@@ -287,7 +280,6 @@ def sentences(race: Race) -> list[str]:
 
 
 def _why(race: Race) -> Iterator[str]:
-    """What ranks did with their time, and what came late."""
     base, winner = race.baseline, race.winner
     if base is None or winner is None or len(race.finished) < 2:
         return
