@@ -145,7 +145,6 @@ def standing_json(standing: Standing) -> dict[str, Any]:
 
 
 def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
-    trained = _trained(run) if isinstance(run, Training) else {}
     return {
         "strategy": run.strategy,
         "steps_per_s": _finite(run.throughput),
@@ -167,19 +166,15 @@ def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
         "slowest_share": run.share(standing.slowest),
         "digest": run.digest,
         **({} if run.load is None else {"load": _load_json(run, run.load)}),
-        **trained,
-        "ranks": [
-            {
-                "rank": rank,
-                "waited_s": run.waited_s[rank],
-                "share": run.share(rank),
-                "on_time": tally.on_time,
-                "late": tally.carried,
-                "dropped": tally.dropped,
-            }
-            for rank, tally in enumerate(run.tallies)
-        ],
+        **(_trained(run) if isinstance(run, Training) else {}),
+        "ranks": [_rank_json(run, rank) for rank in range(len(run.tallies))],
     }
+
+
+def _rank_json(run: Timing, rank: int) -> dict[str, Any]:
+    tally = run.tallies[rank]
+    counts = {"on_time": tally.on_time, "late": tally.carried, "dropped": tally.dropped}
+    return {"rank": rank, "waited_s": run.waited_s[rank], "share": run.share(rank), **counts}
 
 
 def _load_json(run: Timing, load: Load) -> dict[str, Any]:
@@ -203,13 +198,8 @@ def standing_table(
 
     `name` is what people read for a strategy.
     """
-    table = Table(
-        title=title,
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0) if width >= WIDE else 0,
-    )
+    padding = (0, 1, 0, 0) if width >= WIDE else 0
+    table = Table(title=title, title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
     table.add_column("strategy", overflow="fold")
     columns = ["steps/s", "speed-up", "ideal", "waited", "late", "stale", "dropped", "share"]
     for column in (*columns, *more):

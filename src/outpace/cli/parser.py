@@ -76,50 +76,25 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
     """
     option, size = parser.add_argument, parser.add_mutually_exclusive_group()
     default = str(usual.ranks)  # as text: else argparse took the same number, typed, for the default
-    size.add_argument(
-        "--ranks", type=at_least_one, default=default, metavar="N", help=f"{helps['ranks']} (%(default)s)"
-    )
-    option(
-        "--compute-ms",
-        type=milliseconds,
-        default=usual.compute_ms,
-        metavar="MS",
-        help=f"{helps['compute']} (%(default)g)",
-    )
-    option(
-        "--imbalance",
-        default=usual.imbalance,
-        metavar="MODEL",
-        help="who is slower and by how much, or none (%(default)s)",
-    )
-    option(
-        "--strategies",
-        "--strategy",
-        type=name_list,
-        action="extend",
-        metavar="NAMES",
-        help=f"{helps['strategies']} ({','.join(systems)})",
-    )
-    option(
-        "--microbatches",
-        type=at_least_one,
-        default=usual.microbatches,
-        metavar="N",
-        help="of a step, for strategies that may end one early (%(default)d)",
-    )
+    about = f"{helps['ranks']} (%(default)s)"
+    size.add_argument("--ranks", type=at_least_one, default=default, metavar="N", help=about)
+    about = f"{helps['compute']} (%(default)g)"
+    option("--compute-ms", type=milliseconds, default=usual.compute_ms, metavar="MS", help=about)
+    about = "who is slower and by how much, or none (%(default)s)"
+    option("--imbalance", default=usual.imbalance, metavar="MODEL", help=about)
+    about = f"{helps['strategies']} ({','.join(systems)})"
+    option("--strategies", "--strategy", type=name_list, action="extend", metavar="NAMES", help=about)
+    about = "of a step, for strategies that may end one early (%(default)d)"
+    option("--microbatches", type=at_least_one, default=usual.microbatches, metavar="N", help=about)
     option("--seed", type=int, default=usual.seed, metavar="N", help=f"{helps['seed']} (%(default)s)")
     option("--json", action="store_true", help="print one JSON document instead of a table")
     return size
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--data",
-        choices=DATA,
-        default=SPLIT,
-        help=f"{SPLIT}: every rank makes as many steps, as with DistributedSampler, and the slowest ends the run; "
-        f"{SHARED}: one pool, of which whoever is free takes the next (%(default)s)",
-    )
+    split = f"{SPLIT}: every rank makes as many steps, as with DistributedSampler, and the slowest ends the run"
+    shared = f"{SHARED}: one pool, of which whoever is free takes the next"
+    parser.add_argument("--data", choices=DATA, default=SPLIT, help=f"{split}; {shared} (%(default)s)")
 
 
 def paragraph(text: str, first: str = "", others: str = "") -> str:

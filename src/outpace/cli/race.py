@@ -55,11 +55,8 @@ LOOK_EVERY_S = 0.25
 
 
 def add(commands: Any) -> None:
-    lists = (
-        listing("workloads", workload_table()),
-        listing("systems", system_table()),
-        listing("imbalance models", imbalance_table()),
-    )
+    tables = {"workloads": workload_table(), "systems": system_table(), "imbalance models": imbalance_table()}
+    lists = (listing(title, rows) for title, rows in tables.items())
     parser = commands.add_parser(
         "race",
         help="train under several strategies on this machine, and see who wins",
@@ -95,13 +92,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option("--rounds", type=at_least_one, metavar="N", help="instead of --epochs: mini-batches of each rank")
     option("--seconds", type=quantity("seconds"), metavar="S", help="instead of --epochs: time for each system")
     option("--target", type=float, metavar="M", help="the metric to reach (98%% of what DDP learns)")
-    option(
-        "--repeat",
-        type=at_least_one,
-        default=1,
-        metavar="N",
-        help="runs of each system, with other seeds (%(default)d)",
-    )
+    about = "runs of each system, with other seeds (%(default)d)"
+    option("--repeat", type=at_least_one, default=1, metavar="N", help=about)
     option("--run-dir", metavar="DIR", help="where to keep everything (runs/race-DATE-TIME)")
 
 

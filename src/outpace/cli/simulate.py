@@ -92,21 +92,12 @@ def add(commands: Any) -> None:
         strategies=f"what to compare, separated by commas; {BASELINE} always runs, as the baseline",
         seed="of imbalance and workload",
     )
-    size.add_argument(
-        "--hosts",
-        type=at_least_one,
-        metavar="N",
-        help=f"instead of --ranks: simulated hosts, each with the network's ranks_per_host; the network is {ON_HOSTS} "
-        "unless you name another",
-    )
+    hosts = "instead of --ranks: simulated hosts, each with the network's ranks_per_host"
+    about = f"{hosts}; the network is {ON_HOSTS} unless you name another"
+    size.add_argument("--hosts", type=at_least_one, metavar="N", help=about)
     option = parser.add_argument
-    option(
-        "--steps",
-        type=at_least_one,
-        default=USUAL.steps,
-        metavar="N",
-        help="steps of each rank; on average with --data shared (%(default)s)",
-    )
+    about = "steps of each rank; on average with --data shared (%(default)s)"
+    option("--steps", type=at_least_one, default=USUAL.steps, metavar="N", help=about)
     add_data(parser)
     option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
     option("--network", metavar="NAME", help=f"what links the ranks ({USUAL.network}; {ON_HOSTS} with --hosts)")
@@ -219,10 +210,8 @@ class Comparison:
             self.interrupted = True
 
     def command(self) -> str:
-        others = {}
         asked = self.systems[1:] if self.baseline_is_extra else self.systems
-        if tuple(asked) != SYSTEMS:
-            others["strategies"] = ",".join(asked)
+        others = {} if tuple(asked) == SYSTEMS else {"strategies": ",".join(asked)}
         if self.workload is not None:
             others["workload"] = self.workload
         return replay("simulate", self.scenario, USUAL, **others)
@@ -257,8 +246,7 @@ def print_report(comparison: Comparison) -> None:
     console.print(_table(comparison, console.width))
     notes = _notes(comparison)
     console.print(notes_grid(notes))
-    # Not wrapped, so that it can be copied whole.
-    repeat = "repeat".ljust(max(map(len, notes)) + 2)
+    repeat = "repeat".ljust(max(map(len, notes)) + 2)  # not wrapped, so that it can be copied whole
     console.print(Text.assemble((repeat, "bold"), comparison.command()), soft_wrap=True)
 
 

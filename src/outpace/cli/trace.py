@@ -89,17 +89,16 @@ def print_report(trace: Trace, export: str | None) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     console.print()
     console.print(_table(trace))
-    slowest = figures.slowest_rank(trace)
-    compute = figures.compute_s(trace)[slowest]
-    ratio = figures.slowest_over_mean(trace)
-    console.print(f"slowest        rank {slowest}: computes {_ms(compute)} a step")
+    slowest, ratio = figures.slowest_rank(trace), figures.slowest_over_mean(trace)
+    console.print(f"slowest        rank {slowest}: computes {_ms(figures.compute_s(trace)[slowest])} a step")
     console.print(f"imbalance      in a step, the slowest rank computes {ratio:.2f} times the mean")
     console.print(f"communication  {_ms(figures.communication_s(trace))} a step: what the last rank to be ready waits")
     for words in trace.skipped:
         console.print(f"left out       {words}", style="yellow", soft_wrap=True)
     if export is not None:
-        where = f"{export}: open it at https://ui.perfetto.dev or chrome://tracing"
-        console.print(f"timeline       {where}", soft_wrap=True)
+        console.print(
+            f"timeline       {export}: open it at https://ui.perfetto.dev or chrome://tracing", soft_wrap=True
+        )
 
 
 def _table(trace: Trace) -> Table:
@@ -111,16 +110,10 @@ def _table(trace: Trace) -> Table:
     table.add_column("host")
     slowest = figures.slowest_rank(trace)
     for row in _ranks(trace):
-        table.add_row(
-            str(row["rank"]),
-            str(row["steps"]),
-            _ms(row["compute_s"]),
-            _ms(row["waiting_s"]),
-            _ms(row["apply_s"]),
-            f"{row['late_share']:.0%}",
-            row["host"],
-            style="bold" if row["rank"] == slowest and len(trace.ranks) > 1 else None,
-        )
+        style = "bold" if row["rank"] == slowest and len(trace.ranks) > 1 else None
+        means = (_ms(row[name]) for name in ("compute_s", "waiting_s", "apply_s"))
+        cells = (str(row["rank"]), str(row["steps"]), *means, f"{row['late_share']:.0%}", row["host"])
+        table.add_row(*cells, style=style)
     return table
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -137,25 +137,18 @@ def _head(live: Live) -> str:
 
 
 def _speeds(live: Live) -> list[str]:
-    words = []
-    if live.rounds_per_s is not None:
-        words.append(f"{_rate(live.rounds_per_s)} rounds/s")
-    else:
-        words.append(f"{_rate(sum(rank.steps_per_s for rank in live.ranks) / len(live.ranks))} steps/s a rank")
+    each = sum(rank.steps_per_s for rank in live.ranks) / len(live.ranks)
+    words = [f"{_rate(each)} steps/s a rank" if live.rounds_per_s is None else f"{_rate(live.rounds_per_s)} rounds/s"]
     if live.samples_per_s is not None:
         words.append(f"{live.samples_per_s:,.0f} samples/s")
     if live.loss is not None:
         words.append(f"loss {live.loss:.4g}")
     if live.staleness:
-        words.append(_stale(live.staleness))
+        stale = late_share(live.staleness)
+        words.append(f"{stale:.0%} stale (up to {max(live.staleness)})" if stale else "nothing stale")
     if live.skipped:
         words.append(f"{live.skipped} unreadable lines skipped")
     return words
-
-
-def _stale(counts: Mapping[int, int]) -> str:
-    stale = late_share(counts)
-    return f"{stale:.0%} stale (up to {max(counts)})" if stale else "nothing stale"
 
 
 def _late(live: Live) -> str:
