@@ -13,6 +13,7 @@ from rich.table import Table
 
 from outpace.cli.comparison import column_notes, notes_grid, speedup, standing_json, standing_table, watcher
 from outpace.cli.parser import add_data, paragraph
+from outpace.cli.trace import ms
 from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
 from outpace.simulation import Scenario, Timing, simulate_timing
@@ -109,12 +110,8 @@ def _list(sentences: Iterable[str]) -> Table:
 def _now(trace: Trace, advice: Advice) -> str:
     now = advice.present
     return (
-        f"{trace.world} ranks under {trace.strategy}: a step takes {_ms(now.step_s)}, of which {_ms(now.compute_s)} "
-        f"computing, {_ms(now.waiting_s)} ({now.waiting_share:.0%}) waiting for other ranks and "
-        f"{_ms(now.communication_s)} communication; means over ranks and steps. If nobody ever waited for "
+        f"{trace.world} ranks under {trace.strategy}: a step takes {ms(now.step_s)}, of which {ms(now.compute_s)} "
+        f"computing, {ms(now.waiting_s)} ({now.waiting_share:.0%}) waiting for other ranks and "
+        f"{ms(now.communication_s)} communication; means over ranks and steps. If nobody ever waited for "
         f"another rank, they would be {possible(advice.standing):.2f}x as fast as with allreduce."
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms"

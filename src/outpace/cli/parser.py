@@ -6,10 +6,12 @@ import argparse
 import math
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from outpace.simulation.scenario import DATA, SHARED, SPLIT
+
+Tables = Mapping[str, Iterable[tuple[str, str]]]  #: by title: names with a line about each
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -67,6 +69,13 @@ def name_list(text: str) -> list[str]:
     if not names:
         raise argparse.ArgumentTypeError("at least one name is needed")
     return names
+
+
+def add_comparison(commands: Any, name: str, about: str, description: str, tables: Tables, *epilog: str) -> Any:
+    """A command whose help ends with tables of names, and paragraphs about them."""
+    lists = (listing(title, rows) for title, rows in tables.items())
+    text, raw = "\n\n".join((*lists, *map(paragraph, epilog))), argparse.RawDescriptionHelpFormatter
+    return commands.add_parser(name, help=about, description=paragraph(description), epilog=text, formatter_class=raw)
 
 
 def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[str], **helps: str) -> Any:

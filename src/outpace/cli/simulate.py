@@ -24,21 +24,13 @@ from outpace.cli.comparison import (
     standing_table,
     watcher,
 )
-from outpace.cli.parser import add_data, add_settings, at_least_one, listing, megabytes, milliseconds, paragraph
+from outpace.cli.parser import add_comparison, add_data, add_settings, at_least_one, megabytes, milliseconds
 from outpace.engines.virtual.network import NETWORKS, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
 from outpace.race.report.table import counted
-from outpace.simulation import (
-    BASELINE,
-    Scenario,
-    Standing,
-    Timing,
-    Training,
-    full_round_s,
-    simulate_timing,
-    simulate_training,
-)
+from outpace.simulation import BASELINE, Scenario, Standing, Timing, Training, simulate_timing, simulate_training
+from outpace.simulation.timing import full_round_s
 from outpace.strategies import strategy
 from outpace.strategies import table as strategy_table
 from outpace.version import __version__
@@ -71,18 +63,10 @@ LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits
 
 
 def add(commands: Any) -> None:
-    lists = (
-        listing("strategies", strategy_table()),
-        listing("imbalance models", imbalance_table()),
-        listing("networks", ((name, _about_network(name)) for name in NETWORKS)),
-    )
-    parser = commands.add_parser(
-        "simulate",
-        help="which strategy would be faster on a cluster you describe",
-        description=paragraph(DESCRIPTION),
-        epilog="\n\n".join((*lists, paragraph(EPILOG))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "which strategy would be faster on a cluster you describe"
+    networks = [(name, _about_network(name)) for name in NETWORKS]
+    tables = {"strategies": strategy_table(), "imbalance models": imbalance_table(), "networks": networks}
+    parser = add_comparison(commands, "simulate", about, DESCRIPTION, tables, EPILOG)
     size = add_settings(
         parser,
         USUAL,

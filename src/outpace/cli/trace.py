@@ -90,15 +90,14 @@ def print_report(trace: Trace, export: str | None) -> None:
     console.print()
     console.print(_table(trace))
     slowest, ratio = figures.slowest_rank(trace), figures.slowest_over_mean(trace)
-    console.print(f"slowest        rank {slowest}: computes {_ms(figures.compute_s(trace)[slowest])} a step")
+    console.print(f"slowest        rank {slowest}: computes {ms(figures.compute_s(trace)[slowest])} a step")
     console.print(f"imbalance      in a step, the slowest rank computes {ratio:.2f} times the mean")
-    console.print(f"communication  {_ms(figures.communication_s(trace))} a step: what the last rank to be ready waits")
+    console.print(f"communication  {ms(figures.communication_s(trace))} a step: what the last rank to be ready waits")
     for words in trace.skipped:
         console.print(f"left out       {words}", style="yellow", soft_wrap=True)
     if export is not None:
-        console.print(
-            f"timeline       {export}: open it at https://ui.perfetto.dev or chrome://tracing", soft_wrap=True
-        )
+        where = f"{export}: open it at https://ui.perfetto.dev or chrome://tracing"
+        console.print(f"timeline       {where}", soft_wrap=True)
 
 
 def _table(trace: Trace) -> Table:
@@ -111,7 +110,7 @@ def _table(trace: Trace) -> Table:
     slowest = figures.slowest_rank(trace)
     for row in _ranks(trace):
         style = "bold" if row["rank"] == slowest and len(trace.ranks) > 1 else None
-        means = (_ms(row[name]) for name in ("compute_s", "waiting_s", "apply_s"))
+        means = (ms(row[name]) for name in ("compute_s", "waiting_s", "apply_s"))
         cells = (str(row["rank"]), str(row["steps"]), *means, f"{row['late_share']:.0%}", row["host"])
         table.add_row(*cells, style=style)
     return table
@@ -122,5 +121,5 @@ def _seconds(trace: Trace) -> float:
     return max(step.end_ns for rank in trace.ranks.values() for step in rank.steps) / 1e9
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"

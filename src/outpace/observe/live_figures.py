@@ -126,25 +126,19 @@ class RankState:
         if isinstance(record, Header):  # what an earlier incarnation was doing no longer counts
             self.steps.clear()
             self.state, self.since_ns = "running", None
-        elif isinstance(record, Step):
-            self.steps.append(record)
-            self.loss = record.loss if record.loss is not None else self.loss
-            self.state, self.since_ns = "running", record.end_ns
-            self._saw(record.begin_ns, record.end_ns)
         elif isinstance(record, TracedRound):
             self.rounds.append(record)
             self.given.update(given.rank for given in record.contributions)
             self._saw(record.at_ns, record.at_ns)
-        else:
-            self._pause(record)
-
-    def _pause(self, record: Record) -> None:
-        if isinstance(record, Pausing):
-            self.state, self.since_ns = record.name, None
-            self._saw(record.begin_ns, record.begin_ns)
-        elif isinstance(record, Synchronized):
+        elif isinstance(record, (Step, Synchronized)):
+            if isinstance(record, Step):
+                self.steps.append(record)
+                self.loss = record.loss if record.loss is not None else self.loss
             self.state, self.since_ns = "running", record.end_ns
             self._saw(record.begin_ns, record.end_ns)
+        elif isinstance(record, Pausing):
+            self.state, self.since_ns = record.name, None
+            self._saw(record.begin_ns, record.begin_ns)
         elif isinstance(record, Finished):
             self.state, self.since_ns = "finished", None
             self._saw(record.at_ns, record.at_ns)

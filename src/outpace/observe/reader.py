@@ -299,13 +299,13 @@ def _files(path: Path) -> list[Path]:
 
 def _no_trace_in(path: Path) -> str:
     """A race has a directory for each system, and the traces in those."""
-    inside = [printable(directory.name, 100) for directory in traced_directories(path)]
+    inside = [printable(directory.name, 100) for directory in recordings(path)]
     if not inside:
         return f"there is no trace in {named(path)}: it has no rank-*.jsonl. {_ADVICE}"
     return f"there is no trace in {named(path)} itself, but in: {_some(inside)}. Give one of these"
 
 
-def traced_directories(path: Path) -> list[Path]:
+def recordings(path: Path) -> list[Path]:
     """The directories in this one that have traces, in order of their names; none if it cannot be read."""
     try:
         return sorted({file.parent for file in path.glob("*/rank-*.jsonl") if file.is_file()})

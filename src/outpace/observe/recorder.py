@@ -88,10 +88,8 @@ def check(log_dir: LogDir, rank: int) -> None:
     path = file_of(log_dir, rank)
     for writer in [w for w in _writers if w.path == path and not w.ended]:
         if not writer.is_abandoned:
-            raise OutpaceError(
-                f"this process already records to {path}. Close that recording first, or give each optimizer a "
-                "log_dir of its own"
-            )
+            advice = "Close that recording first, or give each optimizer a log_dir of its own"
+            raise OutpaceError(f"this process already records to {path}. {advice}")
         writer.stop()
         _wait_for(writer)
     try:
@@ -115,10 +113,8 @@ def _wait_for(writer: TraceWriter) -> None:
 
 
 def _unusable(path: Path, error: OSError) -> OutpaceError:
-    return OutpaceError(
-        f"cannot record to {path}: {error.strerror}. Nothing was started; give a log_dir that this user can write to, "
-        "or none"
-    )
+    advice = "Nothing was started; give a log_dir that this user can write to, or none"
+    return OutpaceError(f"cannot record to {path}: {error.strerror}. {advice}")
 
 
 def _forget_in_child() -> None:

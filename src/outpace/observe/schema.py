@@ -259,18 +259,11 @@ KINDS: dict[str, type[Record]] = {
 
 
 def loop_step(
-    number: int,
-    begin: int,
-    ready: int,
-    end: int,
-    waited_s: float,
-    apply_s: float,
-    loss: Told = None,
-    samples: Told = None,
+    step: int, begin: int, ready: int, end: int, wait_s: float, apply_s: float, loss: Told = None, samples: Told = None
 ) -> Step:
     """A step of an ordinary loop. Durations are in whole microseconds, to keep the line short."""
-    rounded = round(waited_s, 6), round(max(0.0, apply_s), 6)
-    return Step(number, begin, ready, end, *rounded, _finite(loss), _finite(samples))
+    rounded = round(wait_s, 6), round(max(0.0, apply_s), 6)
+    return Step(step, begin, ready, end, *rounded, _finite(loss), _finite(samples))
 
 
 def strategy_step(

@@ -46,11 +46,9 @@ class Stats:
             f"{r.share:.0%} of all{f', incarnation {r.incarnation}' if r.incarnation > 1 else ''}"
             for r in self.ranks
         ]
-        head = (
-            f"[rank {self.rank} - round {self.round}] {self.steps} steps, version {self.version}, waited "
-            f"{self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
-        )
-        return "\n".join([head, *rows])
+        head = f"[rank {self.rank} - round {self.round}] {self.steps} steps, version {self.version}"
+        waited = f"waited {self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
+        return "\n".join([f"{head}, {waited}", *rows])
 
 
 def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: float, last: str) -> Stats:
