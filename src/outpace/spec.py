@@ -13,7 +13,6 @@ T = TypeVar("T")
 
 
 def build(text: str, makers: Mapping[str, Callable[..., T]], what: str) -> T:
-    """Makes the thing that `text` names, with the options after the colon."""
     name, _, rest = text.partition(":")
     maker = makers.get(name.strip())
     if maker is None:

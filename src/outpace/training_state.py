@@ -68,10 +68,11 @@ class TrainingState:
         """Goes on from what was saved. Waits for all ranks, and ends with equal replicas."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
-        inner, own = self._optimizer.inner, _unpacked(state_dict[self._key])
-        set_state_dict(
-            self._model, inner, model_state_dict=state_dict["model"], optim_state_dict=state_dict["optimizer"]
-        )
+        inner = self._optimizer.inner
+        # What a scheduler keeps can be of any type, and torch.distributed.checkpoint itself unpickles these bytes.
+        own = torch.load(io.BytesIO(state_dict[self._key]), weights_only=False)
+        weights, shared = state_dict["model"], state_dict["optimizer"]
+        set_state_dict(self._model, inner, model_state_dict=weights, optim_state_dict=shared)
         state = {} if own["is_fresh"] else inner.state_dict()["state"]
         self._optimizer.load_state_dict({"state": state, "param_groups": own["groups"], "outpace": own["optimizer"]})
         for name, thing in self._own.items():
@@ -96,9 +97,3 @@ def _packed(own: dict[str, Any]) -> bytes:
     buffer = io.BytesIO()
     torch.save(own, buffer)
     return buffer.getvalue()
-
-
-def _unpacked(packed: bytes) -> dict[str, Any]:
-    """What a scheduler keeps can be of any type, and torch.distributed.checkpoint itself unpickles these bytes."""
-    own: dict[str, Any] = torch.load(io.BytesIO(packed), weights_only=False)
-    return own

@@ -17,7 +17,6 @@ INTERRUPTED = 130  #: what shells expect after Ctrl-C
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs the command line and returns its exit code."""
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.run(arguments))
@@ -37,13 +36,8 @@ def _parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=f"outpace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    run.add(commands)
-    race.add(commands)
-    race.add_report(commands)
-    simulate.add(commands)
-    trace.add(commands)
-    watch.add(commands)
-    advise.add(commands)
+    for add in (run.add, race.add, race.add_report, simulate.add, trace.add, watch.add, advise.add):
+        add(commands)
     return parser
 
 

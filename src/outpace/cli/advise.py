@@ -13,6 +13,7 @@ from rich.table import Table
 
 from outpace.cli.comparison import column_notes, notes_grid, speedup, standing_json, standing_table, watcher
 from outpace.cli.parser import add_data, paragraph
+from outpace.cli.trace import ms
 from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
 from outpace.simulation import Scenario, Timing, simulate_timing
@@ -39,7 +40,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads, simulates and reports. Blocks for a few seconds; returns the exit code."""
     trace = read_trace(arguments.path)
     scenario = replayed(trace, arguments.data)
     runs = [(name, data) for data in dict.fromkeys((arguments.data, SHARED)) for name in COMPARED]
@@ -78,7 +78,6 @@ def to_json(path: str, trace: Trace, advice: Advice) -> dict[str, Any]:
 
 
 def print_report(trace: Trace, advice: Advice) -> None:
-    """What is now, what each strategy would do, what was not used, and the recommendation last."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.print()
     console.print(_now(trace, advice))
@@ -96,7 +95,6 @@ def print_report(trace: Trace, advice: Advice) -> None:
 
 
 def _if_shared(advice: Advice) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """A column for the other way to divide the data, and its meaning."""
     gains = [speedup(advice.shared, run) for run in advice.shared.runs]
     about = "speed-up if the data were in one pool, of which whoever is free takes the next mini-batch"
     return {"shared": gains}, {"shared": about}
@@ -112,12 +110,8 @@ def _list(sentences: Iterable[str]) -> Table:
 def _now(trace: Trace, advice: Advice) -> str:
     now = advice.present
     return (
-        f"{trace.world} ranks under {trace.strategy}: a step takes {_ms(now.step_s)}, of which {_ms(now.compute_s)} "
-        f"computing, {_ms(now.waiting_s)} ({now.waiting_share:.0%}) waiting for other ranks and "
-        f"{_ms(now.communication_s)} communication; means over ranks and steps. If nobody ever waited for "
+        f"{trace.world} ranks under {trace.strategy}: a step takes {ms(now.step_s)}, of which {ms(now.compute_s)} "
+        f"computing, {ms(now.waiting_s)} ({now.waiting_share:.0%}) waiting for other ranks and "
+        f"{ms(now.communication_s)} communication; means over ranks and steps. If nobody ever waited for "
         f"another rank, they would be {possible(advice.standing):.2f}x as fast as with allreduce."
     )
-
-
-def _ms(seconds: float) -> str:
-    return f"{seconds * 1000:.1f} ms"

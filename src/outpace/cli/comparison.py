@@ -35,15 +35,12 @@ S = TypeVar("S", bound="DataclassInstance")
 
 
 class Watcher(Protocol):
-    """Shows systems that run one after the other."""
-
     def follow(self, index: int) -> AbstractContextManager[ShowStep]:
         """A context in which system `index` runs, with the function that is told of its steps."""
 
 
 @contextmanager
 def watcher(titles: Sequence[str], steps: int) -> Iterator[Watcher]:
-    """Shows the progress of these systems on standard error, as well as that can."""
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Lines(titles, steps, console)
@@ -123,7 +120,6 @@ def _typed(value: object) -> str:
 
 
 def notes_grid(notes: Mapping[str, str]) -> Table:
-    """Words, and what they mean."""
     grid = Table.grid(padding=(0, 2, 0, 0))
     grid.add_column(style="bold", no_wrap=True, width=max(map(len, notes)))
     grid.add_column()
@@ -149,7 +145,6 @@ def standing_json(standing: Standing) -> dict[str, Any]:
 
 
 def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
-    trained = _trained(run) if isinstance(run, Training) else {}
     return {
         "strategy": run.strategy,
         "steps_per_s": _finite(run.throughput),
@@ -171,19 +166,15 @@ def _strategy_json(standing: Standing, run: Timing) -> dict[str, Any]:
         "slowest_share": run.share(standing.slowest),
         "digest": run.digest,
         **({} if run.load is None else {"load": _load_json(run, run.load)}),
-        **trained,
-        "ranks": [
-            {
-                "rank": rank,
-                "waited_s": run.waited_s[rank],
-                "share": run.share(rank),
-                "on_time": tally.on_time,
-                "late": tally.carried,
-                "dropped": tally.dropped,
-            }
-            for rank, tally in enumerate(run.tallies)
-        ],
+        **(_trained(run) if isinstance(run, Training) else {}),
+        "ranks": [_rank_json(run, rank) for rank in range(len(run.tallies))],
     }
+
+
+def _rank_json(run: Timing, rank: int) -> dict[str, Any]:
+    tally = run.tallies[rank]
+    counts = {"on_time": tally.on_time, "late": tally.carried, "dropped": tally.dropped}
+    return {"rank": rank, "waited_s": run.waited_s[rank], "share": run.share(rank), **counts}
 
 
 def _load_json(run: Timing, load: Load) -> dict[str, Any]:
@@ -201,23 +192,14 @@ def _load_json(run: Timing, load: Load) -> dict[str, Any]:
 
 
 def standing_table(
-    standing: Standing,
-    title: str,
-    width: int,
-    more: Mapping[str, Sequence[str]],
-    name: Callable[[str], str] = str,
+    standing: Standing, title: str, width: int, more: Mapping[str, Sequence[str]], name: Callable[[str], str] = str
 ) -> Table:
     """How strategies compare, for a terminal of so many columns, with `more` than their timing in the last ones.
 
     `name` is what people read for a strategy.
     """
-    table = Table(
-        title=title,
-        title_style="bold",
-        box=box.SIMPLE_HEAD,
-        pad_edge=False,
-        padding=(0, 1, 0, 0) if width >= WIDE else 0,
-    )
+    padding = (0, 1, 0, 0) if width >= WIDE else 0
+    table = Table(title=title, title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
     table.add_column("strategy", overflow="fold")
     columns = ["steps/s", "speed-up", "ideal", "waited", "late", "stale", "dropped", "share"]
     for column in (*columns, *more):
@@ -262,7 +244,6 @@ def figure(value: float) -> str:
 
 
 def column_notes(standing: Standing) -> dict[str, str]:
-    """What the columns of the table mean."""
     return {
         "steps/s": "of all ranks together, for steps whose contribution was applied",
         "speed-up": f"of steps/s over {BASELINE}, where every round waits for every rank",

@@ -6,22 +6,22 @@ import argparse
 import math
 import shutil
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from outpace.simulation.scenario import DATA, SHARED, SPLIT
+
+Tables = Mapping[str, Iterable[tuple[str, str]]]  #: by title: names with a line about each
 
 
 class OneLineParser(argparse.ArgumentParser):
     """An argument parser whose error messages are one line, without the usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Says what is wrong and where help is, and exits with code 2."""
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def whole_number(text: str, least: int = 0) -> int:
-    """A whole number, 0 or more."""
     try:
         number = int(text)
     except ValueError:
@@ -32,7 +32,6 @@ def whole_number(text: str, least: int = 0) -> int:
 
 
 def at_least_one(text: str) -> int:
-    """A whole number, 1 or more."""
     return whole_number(text, least=1)
 
 
@@ -72,6 +71,13 @@ def name_list(text: str) -> list[str]:
     return names
 
 
+def add_comparison(commands: Any, name: str, about: str, description: str, tables: Tables, *epilog: str) -> Any:
+    """A command whose help ends with tables of names, and paragraphs about them."""
+    lists = (listing(title, rows) for title, rows in tables.items())
+    text, raw = "\n\n".join((*lists, *map(paragraph, epilog))), argparse.RawDescriptionHelpFormatter
+    return commands.add_parser(name, help=about, description=paragraph(description), epilog=text, formatter_class=raw)
+
+
 def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[str], **helps: str) -> Any:
     """The options that comparisons share. `usual` has their defaults, `helps` what some of them mean here.
 
@@ -79,51 +85,25 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
     """
     option, size = parser.add_argument, parser.add_mutually_exclusive_group()
     default = str(usual.ranks)  # as text: else argparse took the same number, typed, for the default
-    size.add_argument(
-        "--ranks", type=at_least_one, default=default, metavar="N", help=f"{helps['ranks']} (%(default)s)"
-    )
-    option(
-        "--compute-ms",
-        type=milliseconds,
-        default=usual.compute_ms,
-        metavar="MS",
-        help=f"{helps['compute']} (%(default)g)",
-    )
-    option(
-        "--imbalance",
-        default=usual.imbalance,
-        metavar="MODEL",
-        help="who is slower and by how much, or none (%(default)s)",
-    )
-    option(
-        "--strategies",
-        "--strategy",
-        type=name_list,
-        action="extend",
-        metavar="NAMES",
-        help=f"{helps['strategies']} ({','.join(systems)})",
-    )
-    option(
-        "--microbatches",
-        type=at_least_one,
-        default=usual.microbatches,
-        metavar="N",
-        help="of a step, for strategies that may end one early (%(default)d)",
-    )
+    about = f"{helps['ranks']} (%(default)s)"
+    size.add_argument("--ranks", type=at_least_one, default=default, metavar="N", help=about)
+    about = f"{helps['compute']} (%(default)g)"
+    option("--compute-ms", type=milliseconds, default=usual.compute_ms, metavar="MS", help=about)
+    about = "who is slower and by how much, or none (%(default)s)"
+    option("--imbalance", default=usual.imbalance, metavar="MODEL", help=about)
+    about = f"{helps['strategies']} ({','.join(systems)})"
+    option("--strategies", "--strategy", type=name_list, action="extend", metavar="NAMES", help=about)
+    about = "of a step, for strategies that may end one early (%(default)d)"
+    option("--microbatches", type=at_least_one, default=usual.microbatches, metavar="N", help=about)
     option("--seed", type=int, default=usual.seed, metavar="N", help=f"{helps['seed']} (%(default)s)")
     option("--json", action="store_true", help="print one JSON document instead of a table")
     return size
 
 
 def add_data(parser: argparse.ArgumentParser) -> None:
-    """How work is divided in simulated time."""
-    parser.add_argument(
-        "--data",
-        choices=DATA,
-        default=SPLIT,
-        help=f"{SPLIT}: every rank makes as many steps, as with DistributedSampler, and the slowest ends the run; "
-        f"{SHARED}: one pool, of which whoever is free takes the next (%(default)s)",
-    )
+    split = f"{SPLIT}: every rank makes as many steps, as with DistributedSampler, and the slowest ends the run"
+    shared = f"{SHARED}: one pool, of which whoever is free takes the next"
+    parser.add_argument("--data", choices=DATA, default=SPLIT, help=f"{split}; {shared} (%(default)s)")
 
 
 def paragraph(text: str, first: str = "", others: str = "") -> str:
@@ -133,7 +113,6 @@ def paragraph(text: str, first: str = "", others: str = "") -> str:
 
 
 def listing(title: str, rows: Iterable[tuple[str, str]]) -> str:
-    """Names with a line about each, for raw help texts."""
     pairs = list(rows)
     width = max(len(name) for name, _ in pairs) + 2
     return "\n".join([f"{title}:", *(paragraph(text, f"  {name:{width}}", " " * (width + 2)) for name, text in pairs)])

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outpace.cli.comparison import notes_grid, replay
-from outpace.cli.parser import add_settings, at_least_one, listing, paragraph, quantity
+from outpace.cli.parser import add_comparison, add_settings, at_least_one, quantity
 from outpace.cli.watch import line, view
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
@@ -55,18 +55,9 @@ LOOK_EVERY_S = 0.25
 
 
 def add(commands: Any) -> None:
-    lists = (
-        listing("workloads", workload_table()),
-        listing("systems", system_table()),
-        listing("imbalance models", imbalance_table()),
-    )
-    parser = commands.add_parser(
-        "race",
-        help="train under several strategies on this machine, and see who wins",
-        description=paragraph(DESCRIPTION),
-        epilog="\n\n".join((*lists, paragraph(EPILOG), paragraph(SCRIPT))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    tables = {"workloads": workload_table(), "systems": system_table(), "imbalance models": imbalance_table()}
+    about = "train under several strategies on this machine, and see who wins"
+    parser = add_comparison(commands, "race", about, DESCRIPTION, tables, EPILOG, SCRIPT)
     _add_options(parser)
     parser.set_defaults(run=run)
 
@@ -94,19 +85,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option("--epochs", type=quantity("epochs"), metavar="N", help="how long to train (what suits the workload)")
     option("--rounds", type=at_least_one, metavar="N", help="instead of --epochs: mini-batches of each rank")
     option("--seconds", type=quantity("seconds"), metavar="S", help="instead of --epochs: time for each system")
-    option(
-        "--target",
-        type=float,
-        metavar="M",
-        help="the metric to reach (98%% of what DDP learns)",
-    )
-    option(
-        "--repeat",
-        type=at_least_one,
-        default=1,
-        metavar="N",
-        help="runs of each system, with other seeds (%(default)d)",
-    )
+    option("--target", type=float, metavar="M", help="the metric to reach (98%% of what DDP learns)")
+    about = "runs of each system, with other seeds (%(default)d)"
+    option("--repeat", type=at_least_one, default=1, metavar="N", help=about)
     option("--run-dir", metavar="DIR", help="where to keep everything (runs/race-DATE-TIME)")
 
 
@@ -148,7 +129,6 @@ def _command(settings: Settings, systems: list[str]) -> str:
 
 
 def watcher(settings: Settings) -> Watch:
-    """Shows every turn on standard error, as well as that can."""
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     return (_Screens if console.is_terminal else _Lines)(settings, console).follow
 
@@ -233,16 +213,15 @@ def to_json(race: Race, run_dir: Path, report: Path) -> dict[str, Any]:
 def _entry(race: Race, entry: Entry) -> dict[str, Any]:
     if not entry.finished:
         return {"system": entry.system, "error": entry.error}
-    baseline = None if race.baseline is None else race.baseline.system
     return {
         "system": entry.system,
         "error": None,
         "attempts": len(entry.finished),
         "seconds": entry.seconds,
-        "baseline": baseline,
+        "baseline": None if race.baseline is None else race.baseline.system,
         "speedup": race.speedup(entry),
         "seconds_to_target": race.seconds_to_target(entry),
-        "samples_per_s": entry.mean(lambda attempt: attempt.samples_per_s),
+        "samples_per_s": entry.samples_per_s,
         "final_loss": entry.mean(lambda attempt: attempt.curve[-1].loss) if entry.final is not None else None,
         "final_metric": entry.final,
         "finals": [attempt.curve[-1].metric for attempt in entry.finished if attempt.curve],
@@ -255,7 +234,6 @@ def _entry(race: Race, entry: Entry) -> dict[str, Any]:
 
 
 def print_report(race: Race, report: Path) -> None:
-    """The table, what its columns mean, who won, and where to look further, on standard output."""
     console = Console(highlight=False, markup=False, emoji=False)
     if race.interrupted:
         ran = sum(bool(entry.finished) for entry in race.entries)
@@ -274,7 +252,6 @@ def print_report(race: Race, report: Path) -> None:
 
 
 def table(race: Race) -> Table:
-    """The systems that ran so far, one a row."""
     s = race.settings
     computing = f", {s.compute_ms:g} ms of computing emulated" if s.is_emulated else ""
     title = f"{s.trains}, {s.ranks} ranks, imbalance {s.imbalance}{computing}"
@@ -326,9 +303,7 @@ def _notes(race: Race) -> dict[str, str]:
     notes[race.metric.name] = "of the training itself" if s.script else "at the end, on data that no rank trains on"
     notes["waited"] = "for other ranks, and communication: of each rank, in the mean"
     dropped = sum(rank.dropped for e in race.finished for attempt in e.finished for rank in attempt.ranks)
-    notes["late"] = (
-        "share of contributions taken in by a later round than the one they were computed for; "
-        f"{f'{dropped:,}' if dropped else 'none'} dropped"
-    )
+    late = "share of contributions taken in by a later round than the one they were computed for"
+    notes["late"] = f"{late}; {f'{dropped:,}' if dropped else 'none'} dropped"
     notes["share"] = f"of the slowest rank in what was applied, where {1 / s.ranks:.1%} would be even"
     return notes

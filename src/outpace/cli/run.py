@@ -49,29 +49,14 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = parser.add_argument
-    option(
-        "-n", "--ranks", "--nproc-per-node", type=at_least_one, required=True, metavar="N", help="processes to start"
-    )
-    option(
-        "--max-restarts",
-        type=whole_number,
-        default=USUAL.max_restarts,
-        metavar="K",
-        help=f"of one rank within {WINDOW_S / 60:.0f} minutes; 0: the first death ends the run (%(default)d)",
-    )
-    option(
-        "--min-ranks",
-        type=at_least_one,
-        metavar="M",
-        help="with fewer ranks alive or finished, the run ends with BelowQuorum (the script's argument, else 1)",
-    )
-    option(
-        "--stop-within",
-        type=seconds,
-        default=USUAL.stop_within_s,
-        metavar="S",
-        help="how long ranks may take to end when asked, before they are killed (%(default)g)",
-    )
+    about = "processes to start"
+    option("-n", "--ranks", "--nproc-per-node", type=at_least_one, required=True, metavar="N", help=about)
+    about = f"of one rank within {WINDOW_S / 60:.0f} minutes; 0: the first death ends the run (%(default)d)"
+    option("--max-restarts", type=whole_number, default=USUAL.max_restarts, metavar="K", help=about)
+    about = "with fewer ranks alive or finished, the run ends with BelowQuorum (the script's argument, else 1)"
+    option("--min-ranks", type=at_least_one, metavar="M", help=about)
+    about = "how long ranks may take to end when asked, before they are killed (%(default)g)"
+    option("--stop-within", type=seconds, default=USUAL.stop_within_s, metavar="S", help=about)
     kind = parser.add_mutually_exclusive_group()
     kind.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
     kind.add_argument("--no-python", action="store_true", help="the script is a program of its own, not Python")
@@ -81,19 +66,12 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the script to its end. Blocks; returns the exit code."""
     if arguments.min_ranks is not None and arguments.min_ranks > arguments.ranks:
         raise InvalidRules(f"--min-ranks {arguments.min_ranks} is more than the {arguments.ranks} ranks of -n")
-    program = _program(arguments)
+    command = [*_program(arguments), *arguments.arguments]
     check_memory(arguments.ranks)
-    job = Job(
-        arguments.ranks,
-        [*program, *arguments.arguments],
-        arguments.max_restarts,
-        arguments.min_ranks,
-        arguments.stop_within,
-    )
-    outcome = Supervisor(job).run()
+    limits = arguments.max_restarts, arguments.min_ranks, arguments.stop_within
+    outcome = Supervisor(Job(arguments.ranks, command, *limits)).run()
     if outcome.why:
         words = f". Its last words:\n{outcome.words}" if outcome.words else ""
         say(f"{outcome.why}{words}")
@@ -104,16 +82,14 @@ def _program(arguments: argparse.Namespace) -> list[str]:
     """What runs the script. Raises if there is no such thing, before anything is started."""
     script = arguments.script
     if arguments.no_python:
-        if shutil.which(script) is None:
-            raise InvalidRules(f"there is no program {script}: nothing was started")
-        return [script]
-    if arguments.module:
-        if not _has_module(script):
-            raise InvalidRules(f"there is no module {script}: nothing was started")
-        return [sys.executable, "-u", "-m", script]
-    if not Path(script).exists():
-        raise InvalidRules(f"there is no script {script}: nothing was started")
-    return [sys.executable, "-u", script]
+        what, is_there, command = "program", shutil.which(script) is not None, [script]
+    elif arguments.module:
+        what, is_there, command = "module", _has_module(script), [sys.executable, "-u", "-m", script]
+    else:
+        what, is_there, command = "script", Path(script).exists(), [sys.executable, "-u", script]
+    if not is_there:
+        raise InvalidRules(f"there is no {what} {script}: nothing was started")
+    return command
 
 
 def _has_module(name: str) -> bool:

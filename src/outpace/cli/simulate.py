@@ -24,21 +24,13 @@ from outpace.cli.comparison import (
     standing_table,
     watcher,
 )
-from outpace.cli.parser import add_data, add_settings, at_least_one, listing, megabytes, milliseconds, paragraph
+from outpace.cli.parser import add_comparison, add_data, add_settings, at_least_one, megabytes, milliseconds
 from outpace.engines.virtual.network import NETWORKS, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
 from outpace.race.report.table import counted
-from outpace.simulation import (
-    BASELINE,
-    Scenario,
-    Standing,
-    Timing,
-    Training,
-    full_round_s,
-    simulate_timing,
-    simulate_training,
-)
+from outpace.simulation import BASELINE, Scenario, Standing, Timing, Training, simulate_timing, simulate_training
+from outpace.simulation.timing import full_round_s
 from outpace.strategies import strategy
 from outpace.strategies import table as strategy_table
 from outpace.version import __version__
@@ -71,18 +63,10 @@ LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits
 
 
 def add(commands: Any) -> None:
-    lists = (
-        listing("strategies", strategy_table()),
-        listing("imbalance models", imbalance_table()),
-        listing("networks", ((name, _about_network(name)) for name in NETWORKS)),
-    )
-    parser = commands.add_parser(
-        "simulate",
-        help="which strategy would be faster on a cluster you describe",
-        description=paragraph(DESCRIPTION),
-        epilog="\n\n".join((*lists, paragraph(EPILOG))),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    about = "which strategy would be faster on a cluster you describe"
+    networks = [(name, _about_network(name)) for name in NETWORKS]
+    tables = {"strategies": strategy_table(), "imbalance models": imbalance_table(), "networks": networks}
+    parser = add_comparison(commands, "simulate", about, DESCRIPTION, tables, EPILOG)
     size = add_settings(
         parser,
         USUAL,
@@ -92,21 +76,12 @@ def add(commands: Any) -> None:
         strategies=f"what to compare, separated by commas; {BASELINE} always runs, as the baseline",
         seed="of imbalance and workload",
     )
-    size.add_argument(
-        "--hosts",
-        type=at_least_one,
-        metavar="N",
-        help=f"instead of --ranks: simulated hosts, each with the network's ranks_per_host; the network is {ON_HOSTS} "
-        "unless you name another",
-    )
+    hosts = "instead of --ranks: simulated hosts, each with the network's ranks_per_host"
+    about = f"{hosts}; the network is {ON_HOSTS} unless you name another"
+    size.add_argument("--hosts", type=at_least_one, metavar="N", help=about)
     option = parser.add_argument
-    option(
-        "--steps",
-        type=at_least_one,
-        default=USUAL.steps,
-        metavar="N",
-        help="steps of each rank; on average with --data shared (%(default)s)",
-    )
+    about = "steps of each rank; on average with --data shared (%(default)s)"
+    option("--steps", type=at_least_one, default=USUAL.steps, metavar="N", help=about)
     add_data(parser)
     option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
     option("--network", metavar="NAME", help=f"what links the ranks ({USUAL.network}; {ON_HOSTS} with --hosts)")
@@ -117,7 +92,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Simulates one strategy after the other and reports. Blocks; returns the exit code."""
     comparison = _checked(arguments)
     titles = [comparison.title(name) for name in comparison.systems]
     with watcher(titles, comparison.scenario.ranks * comparison.scenario.steps) as watch:
@@ -160,7 +134,6 @@ def _scenario(arguments: argparse.Namespace) -> Scenario:
 
 
 def _size(arguments: argparse.Namespace) -> dict[str, Any]:
-    """How many ranks there are, and what links them."""
     if arguments.hosts is None:
         return {"network": arguments.network or USUAL.network}
     name = arguments.network or ON_HOSTS
@@ -221,11 +194,8 @@ class Comparison:
             self.interrupted = True
 
     def command(self) -> str:
-        """What repeats this run."""
-        others = {}
         asked = self.systems[1:] if self.baseline_is_extra else self.systems
-        if tuple(asked) != SYSTEMS:
-            others["strategies"] = ",".join(asked)
+        others = {} if tuple(asked) == SYSTEMS else {"strategies": ",".join(asked)}
         if self.workload is not None:
             others["workload"] = self.workload
         return replay("simulate", self.scenario, USUAL, **others)
@@ -239,7 +209,6 @@ class Comparison:
 
 
 def to_json(comparison: Comparison) -> dict[str, Any]:
-    """All results, in plain values. What cannot be said is null."""
     return {
         "outpace": __version__,
         "command": comparison.command(),
@@ -251,7 +220,6 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def print_report(comparison: Comparison) -> None:
-    """How many ran if not all did, the table, what its columns mean and how to repeat it, on standard output."""
     console = Console(highlight=False, markup=False, emoji=False)
     if comparison.interrupted:
         ran = f"{len(comparison.outcomes)} of {len(comparison.systems)} strategies finished"
@@ -262,8 +230,7 @@ def print_report(comparison: Comparison) -> None:
     console.print(_table(comparison, console.width))
     notes = _notes(comparison)
     console.print(notes_grid(notes))
-    # Not wrapped, so that it can be copied whole.
-    repeat = "repeat".ljust(max(map(len, notes)) + 2)
+    repeat = "repeat".ljust(max(map(len, notes)) + 2)  # not wrapped, so that it can be copied whole
     console.print(Text.assemble((repeat, "bold"), comparison.command()), soft_wrap=True)
 
 

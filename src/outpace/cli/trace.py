@@ -33,7 +33,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads, exports and reports. Returns the exit code."""
     trace = read_trace(arguments.path)
     if arguments.perfetto is not None:
         _check_target(Path(arguments.perfetto), Path(arguments.path))
@@ -70,7 +69,6 @@ def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
 
 
 def _ranks(trace: Trace) -> list[dict[str, Any]]:
-    """A row for each rank; durations are means over its steps."""
     compute, waiting = figures.compute_s(trace), figures.waiting_s(trace)
     applying, late = figures.apply_s(trace), figures.late_steps_share(trace)
     return [
@@ -88,16 +86,13 @@ def _ranks(trace: Trace) -> list[dict[str, Any]]:
 
 
 def print_report(trace: Trace, export: str | None) -> None:
-    """The table, what stands out in it, and what was left out, on standard output."""
     console = Console(highlight=False, markup=False, emoji=False)
     console.print()
     console.print(_table(trace))
-    slowest = figures.slowest_rank(trace)
-    compute = figures.compute_s(trace)[slowest]
-    ratio = figures.slowest_over_mean(trace)
-    console.print(f"slowest        rank {slowest}: computes {_ms(compute)} a step")
+    slowest, ratio = figures.slowest_rank(trace), figures.slowest_over_mean(trace)
+    console.print(f"slowest        rank {slowest}: computes {ms(figures.compute_s(trace)[slowest])} a step")
     console.print(f"imbalance      in a step, the slowest rank computes {ratio:.2f} times the mean")
-    console.print(f"communication  {_ms(figures.communication_s(trace))} a step: what the last rank to be ready waits")
+    console.print(f"communication  {ms(figures.communication_s(trace))} a step: what the last rank to be ready waits")
     for words in trace.skipped:
         console.print(f"left out       {words}", style="yellow", soft_wrap=True)
     if export is not None:
@@ -114,16 +109,10 @@ def _table(trace: Trace) -> Table:
     table.add_column("host")
     slowest = figures.slowest_rank(trace)
     for row in _ranks(trace):
-        table.add_row(
-            str(row["rank"]),
-            str(row["steps"]),
-            _ms(row["compute_s"]),
-            _ms(row["waiting_s"]),
-            _ms(row["apply_s"]),
-            f"{row['late_share']:.0%}",
-            row["host"],
-            style="bold" if row["rank"] == slowest and len(trace.ranks) > 1 else None,
-        )
+        style = "bold" if row["rank"] == slowest and len(trace.ranks) > 1 else None
+        means = (ms(row[name]) for name in ("compute_s", "waiting_s", "apply_s"))
+        cells = (str(row["rank"]), str(row["steps"]), *means, f"{row['late_share']:.0%}", row["host"])
+        table.add_row(*cells, style=style)
     return table
 
 
@@ -132,5 +121,5 @@ def _seconds(trace: Trace) -> float:
     return max(step.end_ns for rank in trace.ranks.values() for step in rank.steps) / 1e9
 
 
-def _ms(seconds: float) -> str:
+def ms(seconds: float) -> str:
     return f"{seconds * 1000:.1f} ms"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -47,7 +47,6 @@ def add(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows what there is, once or until it ends. Returns the exit code."""
     path = Path(arguments.path)
     check_directory(path)
     console = Console(highlight=False, markup=False, emoji=False)
@@ -105,7 +104,6 @@ def _is_race_over(path: Path) -> bool:
 
 
 def view(live: Live) -> RenderableType:
-    """The whole picture: what the run does, who is late, and a line for each rank."""
     if not live.has_begun:
         return Text(waiting(live.directory))
     late = Text(_late(live), style="bold yellow" if live.late_rank is not None else "")
@@ -139,27 +137,18 @@ def _head(live: Live) -> str:
 
 
 def _speeds(live: Live) -> list[str]:
-    """How fast, how good and how stale, as far as that is known."""
-    words = []
-    if live.rounds_per_s is not None:
-        words.append(f"{_rate(live.rounds_per_s)} rounds/s")
-    else:
-        words.append(f"{_rate(sum(rank.steps_per_s for rank in live.ranks) / len(live.ranks))} steps/s a rank")
+    each = sum(rank.steps_per_s for rank in live.ranks) / len(live.ranks)
+    words = [f"{_rate(each)} steps/s a rank" if live.rounds_per_s is None else f"{_rate(live.rounds_per_s)} rounds/s"]
     if live.samples_per_s is not None:
         words.append(f"{live.samples_per_s:,.0f} samples/s")
     if live.loss is not None:
         words.append(f"loss {live.loss:.4g}")
     if live.staleness:
-        words.append(_stale(live.staleness))
+        stale = late_share(live.staleness)
+        words.append(f"{stale:.0%} stale (up to {max(live.staleness)})" if stale else "nothing stale")
     if live.skipped:
         words.append(f"{live.skipped} unreadable lines skipped")
     return words
-
-
-def _stale(counts: Mapping[int, int]) -> str:
-    """Recent contributions by how late they were, in words."""
-    stale = late_share(counts)
-    return f"{stale:.0%} stale (up to {max(counts)})" if stale else "nothing stale"
 
 
 def _late(live: Live) -> str:

@@ -39,14 +39,12 @@ def staleness_of(tallies: Iterable[AnyTally]) -> dict[int, int]:
 
 
 def applied_shares(tallies: Mapping[int, AnyTally]) -> dict[int, float]:
-    """For each rank, its share of all contributions that were applied."""
     applied = {rank: tally.on_time + tally.carried for rank, tally in tallies.items()}
     total = sum(applied.values())
     return {rank: count / total if total else 0.0 for rank, count in applied.items()}
 
 
 def staleness_in(rounds: Iterable[TracedRound]) -> dict[int, int]:
-    """Rounds late -> how many contributions, in these rounds."""
     counts = Counter(max(0, taken.number - given.version) for taken in rounds for given in taken.contributions)
     return dict(sorted(counts.items()))
 
@@ -61,12 +59,8 @@ class Carried(NamedTuple):
 
 def carried(trace: Trace, since_ns: int = 0) -> Iterator[Carried]:
     """Late contributions whose step was recorded, in the order of their rounds; both after `since_ns`."""
-    steps = {
-        (rank.rank, step.number, step.version): step
-        for rank in trace.ranks.values()
-        for step in rank.steps
-        if step.ready_ns >= since_ns
-    }
+    ready = ((rank, step) for rank, row in trace.ranks.items() for step in row.steps if step.ready_ns >= since_ns)
+    steps = {(rank, step.number, step.version): step for rank, step in ready}
     for taken in trace.rounds:
         if taken.at_ns >= since_ns:
             late = (given for given in taken.contributions if given.version < taken.number)
@@ -120,17 +114,14 @@ def compute_s(trace: Trace) -> dict[int, float]:
 
 
 def apply_s(trace: Trace) -> dict[int, float]:
-    """For each rank, the optimizer's mean time in a step."""
     return {r.rank: fmean(step.apply_s for step in steady(r)) for r in trace.ranks.values()}
 
 
 def late_steps_share(trace: Trace) -> dict[int, float]:
-    """For each rank, the share of its steps that were late."""
     return {r.rank: late_share(Counter(step.late or 0 for step in steady(r))) for r in trace.ranks.values()}
 
 
 def slowest_rank(trace: Trace) -> int:
-    """The rank that computes longest."""
     computing = compute_s(trace)
     return max(computing, key=lambda rank: computing[rank])
 
@@ -147,10 +138,6 @@ def slow_share(trace: Trace, rank: int, factor: float) -> float | None:
 
 def slowest_over_mean(trace: Trace) -> float:
     """How many times longer than the mean the slowest rank computes, averaged over steps: 1 is balanced."""
-    ratios = [_slowest_over_mean([step.compute_s for step in steps]) for steps in aligned(trace)]
+    computing = ([step.compute_s for step in steps] for steps in aligned(trace))
+    ratios = [max(seconds) / fmean(seconds) if any(seconds) else 1.0 for seconds in computing]
     return fmean(ratios) if ratios else 1.0
-
-
-def _slowest_over_mean(seconds: list[float]) -> float:
-    mean = fmean(seconds)
-    return max(seconds) / mean if mean else 1.0

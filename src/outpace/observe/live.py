@@ -16,15 +16,7 @@ from pathlib import Path
 
 from outpace.errors import TraceInvalid
 from outpace.observe.live_figures import Live, RankLive, RankState, live_of
-from outpace.observe.reader import (
-    CHUNK_BYTES,
-    LINE_BYTES,
-    RecordReader,
-    clocks_of,
-    named,
-    newest_of,
-    traced_directories,
-)
+from outpace.observe.reader import CHUNK_BYTES, LINE_BYTES, RecordReader, clocks_of, named, newest_of, recordings
 from outpace.observe.schema import MOST_RANKS, Header
 
 __all__ = ["Follower", "Live", "RankLive"]
@@ -110,8 +102,9 @@ def _of_newest_run(states: list[RankState]) -> dict[int, RankState]:
     ranks: dict[int, RankState] = {}
     for state in states:
         is_of_this_run = state.header is None or newest is None or state.header.world == newest.world
-        if is_of_this_run and state.rank is not None and state.rank < MOST_RANKS:
-            ranks.setdefault(state.rank, state)
+        rank = state.reader.rank
+        if is_of_this_run and rank is not None and rank < MOST_RANKS:
+            ranks.setdefault(rank, state)
     return dict(sorted(ranks.items()))
 
 
@@ -134,17 +127,15 @@ def check_directory(path: Path) -> None:
         what = "it is a file, and a running job is followed by its directory" if path.exists() else "it does not exist"
     except OSError as error:
         what = f"it cannot be read ({error.strerror})"
-    raise TraceInvalid(
-        f"there is no run at {named(path)}: {what}. Give the directory that DistributedOptimizer(log_dir=...), "
-        "outpace.record or outpace race writes to"
-    )
+    writers = "DistributedOptimizer(log_dir=...), outpace.record or outpace race"
+    raise TraceInvalid(f"there is no run at {named(path)}: {what}. Give the directory that {writers} writes to")
 
 
 def current_run(path: Path) -> Path:
     """This directory if it has traces; else, of those in it, the one written to last; this one if there is none."""
     if any(path.glob("rank-*.jsonl")):
         return path
-    return max(traced_directories(path), key=_written_ns, default=path)
+    return max(recordings(path), key=_written_ns, default=path)
 
 
 def _written_ns(directory: Path) -> tuple[int, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from operator import attrgetter
 from statistics import fmean, median
@@ -61,7 +61,6 @@ class RankLive:
 
     @property
     def takes_steps(self) -> bool:
-        """Whether more steps of it are to be expected."""
         return self.state not in ("finish", *ENDED)
 
     @property
@@ -91,7 +90,6 @@ class Live:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any rank has made a step."""
         return any(rank.steps for rank in self.ranks)
 
     @property
@@ -100,7 +98,6 @@ class Live:
         return self.world is not None and len(self.ranks) >= self.world and all(r.has_ended for r in self.ranks)
 
     def to_json(self) -> dict[str, Any]:
-        """Every figure, in plain values."""
         return {**asdict(self), "has_ended": self.has_ended}
 
 
@@ -122,10 +119,6 @@ class RankState:
         self.since_ns: int | None = None  #: it has been computing since
 
     @property
-    def rank(self) -> int | None:
-        return self.reader.rank
-
-    @property
     def header(self) -> Header | None:
         return self.reader.header
 
@@ -133,25 +126,19 @@ class RankState:
         if isinstance(record, Header):  # what an earlier incarnation was doing no longer counts
             self.steps.clear()
             self.state, self.since_ns = "running", None
-        elif isinstance(record, Step):
-            self.steps.append(record)
-            self.loss = record.loss if record.loss is not None else self.loss
-            self.state, self.since_ns = "running", record.end_ns
-            self._saw(record.begin_ns, record.end_ns)
         elif isinstance(record, TracedRound):
             self.rounds.append(record)
             self.given.update(given.rank for given in record.contributions)
             self._saw(record.at_ns, record.at_ns)
-        else:
-            self._pause(record)
-
-    def _pause(self, record: Record) -> None:
-        if isinstance(record, Pausing):
-            self.state, self.since_ns = record.name, None
-            self._saw(record.begin_ns, record.begin_ns)
-        elif isinstance(record, Synchronized):
+        elif isinstance(record, (Step, Synchronized)):
+            if isinstance(record, Step):
+                self.steps.append(record)
+                self.loss = record.loss if record.loss is not None else self.loss
             self.state, self.since_ns = "running", record.end_ns
             self._saw(record.begin_ns, record.end_ns)
+        elif isinstance(record, Pausing):
+            self.state, self.since_ns = record.name, None
+            self._saw(record.begin_ns, record.begin_ns)
         elif isinstance(record, Finished):
             self.state, self.since_ns = "finished", None
             self._saw(record.at_ns, record.at_ns)
@@ -194,8 +181,8 @@ def live_of(directory: str, states: dict[int, RankState], now_ns: int) -> Live:
         rounds=max((r.number for r in run.rounds), default=-1) + 1 if run.rounds else None,
         rounds_per_s=_rounds_per_s(run, goes_on=any(rank.takes_steps for rank in ranks)),
         staleness=staleness_in(_recent(run.rounds, run.rounds[-1].at_ns)) if run.rounds else {},
-        loss=_mean(rank.loss for rank in active),
-        samples_per_s=_total(rank.samples_per_s for rank in active),
+        loss=_of_known(fmean, (rank.loss for rank in active)),
+        samples_per_s=_of_known(sum, (rank.samples_per_s for rank in active)),
         late_rank=late_rank,
         late_words=late_words,
         silent_s=silent_s,
@@ -263,8 +250,8 @@ def _rank(rank: int, state: RankState, shift: int, run: _Run) -> RankLive:
         begin_ns=last.begin_ns + shift if last else None,
         ready_ns=last.ready_ns + shift if last else None,
         end_ns=last.end_ns + shift if last else None,
-        compute_ms=_mean(step.compute_s * 1000 for step in recent),
-        waited_ms=_mean(step.waited_s * 1000 for step in recent),
+        compute_ms=_of_known(fmean, (step.compute_s * 1000 for step in recent)),
+        waited_ms=_of_known(fmean, (step.waited_s * 1000 for step in recent)),
         step_ms=median((step.end_ns - step.begin_ns) / 1e6 for step in recent) if recent else None,
         into_step_s=max(0.0, (now_ns - state.since_ns) / 1e9) if state.since_ns is not None else None,
         steps_per_s=steps_per_s,
@@ -280,8 +267,7 @@ def _speeds(steps: list[Step], now_ns: int, state: str) -> tuple[float, float | 
     """Steps and samples per second. They fall while nothing comes, once that cannot be the writing alone."""
     if not steps:
         return 0.0, None
-    goes_on = state == "running"
-    until_ns = max(steps[-1].end_ns, now_ns - UNSEEN_NS) if goes_on else steps[-1].end_ns
+    until_ns = max(steps[-1].end_ns, now_ns - UNSEEN_NS) if state == "running" else steps[-1].end_ns
     first = max(0, len(steps) - FEWEST_STEPS)
     while first > 0 and steps[first - 1].begin_ns >= until_ns - WINDOW_NS:
         first -= 1
@@ -306,8 +292,7 @@ def _rounds_per_s(run: _Run, goes_on: bool) -> float | None:
     last_ns = run.rounds[-1].at_ns
     until_ns = max(last_ns, run.now_ns - UNSEEN_NS) if goes_on else last_ns
     recent = _recent(run.rounds, until_ns)
-    seconds = max(1, until_ns - recent[0].at_ns) / 1e9
-    return (len(recent) - 1) / seconds
+    return (len(recent) - 1) / (max(1, until_ns - recent[0].at_ns) / 1e9)
 
 
 def _recent(rounds: list[TracedRound], until_ns: int) -> list[TracedRound]:
@@ -316,20 +301,14 @@ def _recent(rounds: list[TracedRound], until_ns: int) -> list[TracedRound]:
 
 
 def _moments(states: dict[int, RankState], shifts: dict[int, int]) -> list[int]:
-    """In order, the first and last moments of each rank."""
     firsts = [state.first_ns + shifts[rank] for rank, state in states.items() if state.first_ns is not None]
     lasts = [state.last_ns + shifts[rank] for rank, state in states.items() if state.last_ns is not None]
     return sorted(firsts + lasts)
 
 
-def _mean(values: Iterable[float | None]) -> float | None:
+def _of_known(figure: Callable[[list[float]], float], values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return fmean(known) if known else None
-
-
-def _total(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
+    return figure(known) if known else None
 
 
 # -- who is late ------------------------------------------------------------------------------------------------------

@@ -242,7 +242,6 @@ def read_trace(path: str | Path) -> Trace:
 
 
 def _unusable(file: _WholeFile, newest: Header | None, taken: dict[int, _WholeFile]) -> str:
-    """Why a file is left out, or nothing."""
     if not any(incarnation.steps for incarnation in file.incarnations):
         return "it has no step, so this rank is left out"
     if file.rank is None or file.rank >= MOST_RANKS:
@@ -259,29 +258,26 @@ def _assembled(world: int, newest: Header | None, files: dict[int, _WholeFile], 
     clocks = iter(clocks_of([i.header for file in files.values() for i in file.incarnations]))
     timed = {rank: [(i, next(clocks)) for i in file.incarnations] for rank, file in files.items()}
     start = min(ns + clock for mine in timed.values() for i, clock in mine for ns in i.begins_ns())
-    rounds = [
-        replace(taken, at_ns=taken.at_ns + clock - start, recorded_by=rank)
-        for rank, mine in timed.items()
-        for i, clock in mine
-        for taken in i.rounds
-    ]
-    rounds.sort(key=lambda taken: taken.at_ns)
-    ranks = {}
+    rounds, ranks = [], {}
     for rank, mine in timed.items():
+        rounds += [replace(r.shifted(clock - start), recorded_by=rank) for i, clock in mine for r in i.rounds]
         steps = tuple(step.shifted(clock - start) for i, clock in mine for step in i.steps)
         pauses = tuple(pause.shifted(clock - start) for i, clock in mine for pause in i.pauses)
         last, _ = mine[-1]
         ranks[rank] = RankTrace(rank, last.header.host if last.header else "unknown", steps, pauses, last.tally)
     strategy, payload_bytes = (newest.strategy, newest.payload_bytes) if newest else ("unknown", 0)
-    return Trace(world, strategy, payload_bytes, ranks, tuple(rounds), tuple(skipped))
+    in_order = tuple(sorted(rounds, key=lambda taken: taken.at_ns))
+    return Trace(world, strategy, payload_bytes, ranks, in_order, tuple(skipped))
 
 
 def _missing(world: int, ranks: Iterable[int]) -> list[str]:
-    missing = sorted(set(range(world)) - set(ranks))
-    if not missing:
-        return []
-    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-    return [f"no trace of rank {', '.join(map(str, missing[:NAMED]))}{more} of {world} can be read"]
+    missing = [str(rank) for rank in sorted(set(range(world)) - set(ranks))]
+    return [f"no trace of rank {_some(missing)} of {world} can be read"] if missing else []
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
 
 
 # -- places -----------------------------------------------------------------------------------------------------------
@@ -303,14 +299,13 @@ def _files(path: Path) -> list[Path]:
 
 def _no_trace_in(path: Path) -> str:
     """A race has a directory for each system, and the traces in those."""
-    inside = [printable(directory.name, 100) for directory in traced_directories(path)]
+    inside = [printable(directory.name, 100) for directory in recordings(path)]
     if not inside:
         return f"there is no trace in {named(path)}: it has no rank-*.jsonl. {_ADVICE}"
-    more = f" and {len(inside) - NAMED} more" if len(inside) > NAMED else ""
-    return f"there is no trace in {named(path)} itself, but in: {', '.join(inside[:NAMED])}{more}. Give one of these"
+    return f"there is no trace in {named(path)} itself, but in: {_some(inside)}. Give one of these"
 
 
-def traced_directories(path: Path) -> list[Path]:
+def recordings(path: Path) -> list[Path]:
     """The directories in this one that have traces, in order of their names; none if it cannot be read."""
     try:
         return sorted({file.parent for file in path.glob("*/rank-*.jsonl") if file.is_file()})
@@ -319,5 +314,4 @@ def traced_directories(path: Path) -> list[Path]:
 
 
 def named(path: str | Path) -> str:
-    """A path in a message."""
     return f"'{printable(str(path), 300)}'"

@@ -50,9 +50,8 @@ class Recording:
         if not isinstance(optimizer, Optimizer):
             raise OutpaceError(f"record() takes a torch.optim.Optimizer, not a {type(optimizer).__name__}")
         if getattr(optimizer, "records_itself", False):
-            raise OutpaceError(
-                "a DistributedOptimizer records itself: make it with DistributedOptimizer(..., log_dir=...) instead"
-            )
+            words = "make it with DistributedOptimizer(..., log_dir=...) instead"
+            raise OutpaceError(f"a DistributedOptimizer records itself: {words}")
         parameters = trained(optimizer)
         size = sum(p.numel() * p.element_size() for p in parameters) if payload_bytes is None else payload_bytes
         place = whereami()
@@ -64,10 +63,8 @@ class Recording:
         self._samples: float | None = None
         self._begin = self._ready = self._called = time.monotonic_ns()
         self._hooks: list[Any] = [p.register_post_accumulate_grad_hook(self._gradient) for p in parameters]  # type: ignore[no-untyped-call]
-        self._hooks += [
-            optimizer.register_step_pre_hook(self._step_begins),
-            optimizer.register_step_post_hook(self._step_ends),
-        ]
+        self._hooks.append(optimizer.register_step_pre_hook(self._step_begins))
+        self._hooks.append(optimizer.register_step_post_hook(self._step_ends))
 
     def loss(self, value: float | torch.Tensor, samples: float | None = None) -> None:
         """Notes the loss of this step, and the size of its mini-batch: call it any time before `optimizer.step()`.
@@ -126,5 +123,4 @@ class Recording:
 
 
 def trained(optimizer: Optimizer) -> list[torch.Tensor]:
-    """The parameters that this optimizer trains."""
     return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]

@@ -59,14 +59,12 @@ class Recorder:
         _writers.add(self._writer)
 
     def add_and_show(self, record: Deferred) -> None:
-        """As `add`, and in TensorBoard if this rank writes for it."""
         self.add(record)
         if self.board is not None:
             self.board.add(record)
 
     @property
     def is_open(self) -> bool:
-        """Whether records are still written."""
         return not self._writer.ended
 
     def close(self, began_ns: int | None = None) -> None:
@@ -82,7 +80,6 @@ class Recorder:
 
 
 def file_of(log_dir: LogDir, rank: int) -> Path:
-    """Where this rank's events go."""
     return Path(log_dir, f"rank-{rank:05d}.jsonl").absolute()
 
 
@@ -91,10 +88,8 @@ def check(log_dir: LogDir, rank: int) -> None:
     path = file_of(log_dir, rank)
     for writer in [w for w in _writers if w.path == path and not w.ended]:
         if not writer.is_abandoned:
-            raise OutpaceError(
-                f"this process already records to {path}. Close that recording first, or give each optimizer a "
-                "log_dir of its own"
-            )
+            advice = "Close that recording first, or give each optimizer a log_dir of its own"
+            raise OutpaceError(f"this process already records to {path}. {advice}")
         writer.stop()
         _wait_for(writer)
     try:
@@ -105,7 +100,6 @@ def check(log_dir: LogDir, rank: int) -> None:
 
 
 def close_all() -> None:
-    """Ends all recordings: at the end of the process."""
     for writer in list(_writers):
         writer.stop()
     for writer in list(_writers):
@@ -119,10 +113,8 @@ def _wait_for(writer: TraceWriter) -> None:
 
 
 def _unusable(path: Path, error: OSError) -> OutpaceError:
-    return OutpaceError(
-        f"cannot record to {path}: {error.strerror}. Nothing was started; give a log_dir that this user can write to, "
-        "or none"
-    )
+    advice = "Nothing was started; give a log_dir that this user can write to, or none"
+    return OutpaceError(f"cannot record to {path}: {error.strerror}. {advice}")
 
 
 def _forget_in_child() -> None:
@@ -226,7 +218,6 @@ class TraceWriter:
             self._board.close()
 
     def _flush(self) -> None:
-        """Writes all that is queued, in batches."""
         if os.fstat(self._file).st_nlink == 0:
             raise OSError(errno.ENOENT, "the file was removed")
         lost = self._lost

@@ -18,8 +18,6 @@ RoundHook = Callable[[Round], None]
 
 
 class Recorded(Engine, Protocol):
-    """An engine whose rank is recorded."""
-
     @property
     def incarnation(self) -> int: ...
 
@@ -28,8 +26,6 @@ class Recorded(Engine, Protocol):
 
 
 class RunTrace:
-    """One rank's steps, synchronisations and rounds."""
-
     def __init__(self, log_dir: LogDir | None, then: RoundHook | None, rank: int) -> None:
         """Raises `OutpaceError` for an unusable directory, before this rank has met the others."""
         self.on_round = then if log_dir is None else self._round  #: to be called with each round that was applied
@@ -45,7 +41,6 @@ class RunTrace:
 
     @property
     def is_recording(self) -> bool:
-        """Whether anything is written: without a `log_dir`, nothing is."""
         return self._recorder is not None
 
     def start(self, engine: Recorded, parameters: Sequence[torch.Tensor], strategy: object) -> None:

@@ -37,6 +37,7 @@ World = Annotated[int, Meta(ge=1, le=MOST_RANKS)]
 Amount = Annotated[float, Meta(ge=0.0, le=1e12)]
 Loss = Annotated[float, Meta(ge=-1e300, le=1e300)]
 
+Told = float | None  #: by the training loop, if it likes
 Deferred = tuple[Any, ...]  #: a function that returns a record, and its arguments
 
 
@@ -69,7 +70,6 @@ class Header(Record, frozen=True, kw_only=True):
 
     @classmethod
     def here(cls, rank: int, world: int, strategy: str, payload_bytes: int, incarnation: int = 1) -> Header:
-        """The header of a recording that begins now, in this process."""
         return cls(
             outpace=__version__,
             trace=FORMAT,
@@ -106,8 +106,6 @@ class Foreign(Record, frozen=True):
 
 
 class Step(Record, frozen=True):
-    """One optimizer step of one rank."""
-
     number: Count = field(name="step")  #: counted by the rank itself, from 1
     begin_ns: Count = field(name="begin")  #: the previous step ended
     ready_ns: Count = field(name="ready")  #: this rank's own gradients were ready
@@ -126,7 +124,6 @@ class Step(Record, frozen=True):
         return (self.ready_ns - self.begin_ns) / 1e9
 
     def shifted(self, by_ns: int) -> Step:
-        """The same step on another clock."""
         begin, ready, end = self.begin_ns + by_ns, self.ready_ns + by_ns, self.end_ns + by_ns
         return replace(self, begin_ns=begin, ready_ns=ready, end_ns=end)
 
@@ -164,8 +161,6 @@ class Pausing(Record, frozen=True):
 
 
 class Synchronized(Record, frozen=True):
-    """A synchronisation ended."""
-
     generation: Count = field(name="sync")
     begin_ns: Count = field(name="begin")
     end_ns: Count = field(name="end")
@@ -212,7 +207,6 @@ class Tally(Record, frozen=True, kw_only=True):
 
     @property
     def staleness(self) -> dict[int, int]:
-        """Rounds late -> how many of the contributions that were applied."""
         return dict(self.applied)
 
 
@@ -265,39 +259,24 @@ KINDS: dict[str, type[Record]] = {
 
 
 def loop_step(
-    number: int,
-    begin_ns: int,
-    ready_ns: int,
-    end_ns: int,
-    waited_s: float,
-    apply_s: float,
-    loss: float | None = None,
-    samples: float | None = None,
+    step: int, begin: int, ready: int, end: int, wait_s: float, apply_s: float, loss: Told = None, samples: Told = None
 ) -> Step:
     """A step of an ordinary loop. Durations are in whole microseconds, to keep the line short."""
-    rounded = round(waited_s, 6), round(max(0.0, apply_s), 6)
-    return Step(number, begin_ns, ready_ns, end_ns, *rounded, _finite(loss), _finite(samples))
+    rounded = round(wait_s, 6), round(max(0.0, apply_s), 6)
+    return Step(step, begin, ready, end, *rounded, _finite(loss), _finite(samples))
 
 
 def strategy_step(
-    ticket: Ticket,
-    begin_ns: int,
-    ready_ns: int,
-    end_ns: int,
-    waited_s: float,
-    version: int,
-    samples: float,
-    loss: float | None = None,
+    ticket: Ticket, begin: int, ready: int, end: int, waited_s: float, version: int, samples: float, loss: Told = None
 ) -> Step:
     """A step of a `DistributedOptimizer`. Apart from waiting, it publishes its contribution and applies rounds."""
-    rounded = round(waited_s, 6), round(max(0.0, (end_ns - ready_ns) / 1e9 - waited_s), 6)
+    rounded = round(waited_s, 6), round(max(0.0, (end - ready) / 1e9 - waited_s), 6)
     told = _finite(loss), _finite(samples)
     late = max(0, ticket.round - version)
-    return Step(ticket.step, begin_ns, ready_ns, end_ns, *rounded, *told, ticket.round, version, late)
+    return Step(ticket.step, begin, ready, end, *rounded, *told, ticket.round, version, late)
 
 
 def traced_round(record: Round, at_ns: int) -> TracedRound:
-    """A round that was applied here at that time."""
     given = tuple([Given(c.rank, c.step, c.version) for c in record.contributions])
     return TracedRound(record.number, at_ns, record.world, given, record.void)
 
@@ -307,9 +286,8 @@ def tally(on_time: int, carried: int, dropped: int, staleness: Mapping[int, int]
     return Tally(applied=applied, on_time=on_time, carried=carried, dropped=dropped)
 
 
-def _finite(value: float | None) -> float | None:
-    """JSON has no infinity."""
-    return float(value) if value is not None and math.isfinite(value) else None
+def _finite(value: Told) -> Told:
+    return float(value) if value is not None and math.isfinite(value) else None  # JSON has no infinity
 
 
 _R = TypeVar("_R", bound=Record)
@@ -317,7 +295,6 @@ _encode = msgspec.json.Encoder().encode
 
 
 def to_bytes(deferred: Deferred) -> bytes:
-    """The line as it stands in the file."""
     make, *arguments = deferred
     return _encode(make(*arguments)) + b"\n"
 

@@ -43,22 +43,15 @@ class Stats:
     def __str__(self) -> str:
         rows = [
             f"  rank {r.rank}: {r.state}, {r.on_time} on time, {r.carried} carried, {r.dropped} dropped, "
-            f"{r.share:.0%} of all{_restarted(r.incarnation)}"
+            f"{r.share:.0%} of all{f', incarnation {r.incarnation}' if r.incarnation > 1 else ''}"
             for r in self.ranks
         ]
-        head = (
-            f"[rank {self.rank} - round {self.round}] {self.steps} steps, version {self.version}, waited "
-            f"{self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
-        )
-        return "\n".join([head, *rows])
-
-
-def _restarted(incarnation: int) -> str:
-    return "" if incarnation == 1 else f", incarnation {incarnation}"
+        head = f"[rank {self.rank} - round {self.round}] {self.steps} steps, version {self.version}"
+        waited = f"waited {self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
+        return "\n".join([f"{head}, {waited}", *rows])
 
 
 def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: float, last: str) -> Stats:
-    """The statistics that this ledger shows."""
     tallies = ledger.members.tallies
     shares = applied_shares(tallies)
     ranks = []
@@ -69,14 +62,5 @@ def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: floa
         ranks.append(RankStats(number, state, *counts, shares[number], member.incarnation))
     grace = ledger.rules.grace
     grace_s = ledger.pace.grace_ns() / 1e9 if grace == "auto" else float(grace)
-    return Stats(
-        rank,
-        version,
-        max(ledger.round, ledger.published.furthest + 1),
-        steps,
-        waited_s,
-        last,
-        grace_s,
-        tuple(ranks),
-        staleness_of(tallies.values()),
-    )
+    open_round, staleness = max(ledger.round, ledger.published.furthest + 1), staleness_of(tallies.values())
+    return Stats(rank, version, open_round, steps, waited_s, last, grace_s, tuple(ranks), staleness)

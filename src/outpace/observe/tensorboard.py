@@ -163,7 +163,6 @@ class Board:
 
 
 def step_scalars(step: Step) -> Scalars:
-    """What a step says about this rank."""
     scalars = {
         "step/compute_ms": step.compute_s * 1000,
         "step/waited_ms": step.waited_s * 1000,
@@ -174,7 +173,6 @@ def step_scalars(step: Step) -> Scalars:
 
 
 def _encoded(wall_s: float, **event: Any) -> bytes:
-    """An event as it stands in the file."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.summary.writer.record_writer import RecordWriter
 

@@ -19,14 +19,11 @@ class RankTrace:
 
     @property
     def end_ns(self) -> int:
-        """When its last step or pause ended."""
         return max([self.steps[-1].end_ns, *(pause.end_ns for pause in self.pauses)])
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What all ranks of a run recorded, as far as it could be read."""
-
     world: int
     strategy: str
     payload_bytes: int  #: that one rank contributes to a round

@@ -33,7 +33,6 @@ def make(path: str | Path | None) -> Path:
 
 
 def save(race: Race, directory: Path) -> None:
-    """Writes race.json whole, or not at all."""
     document = {"format": FORMAT, **asdict(race)}
     write_whole(directory / FILE, json.dumps(plain(document), indent=1, allow_nan=False))
 

@@ -24,24 +24,16 @@ def attempt_of(attempt: Attempt, trace: Trace, samples: Sequence[float] = (), cu
     ranks = list(trace.ranks.values())
     tallies = {rank.rank: rank.tally or _in_step(rank) for rank in ranks}
     shares = applied_shares(tallies)
-    results = tuple(
-        _rank_result(r, tallies[r.rank], shares[r.rank], samples[r.rank] if samples else float(len(r.steps)))
-        for r in ranks
-    )
+    made = {r.rank: samples[r.rank] if samples else float(len(r.steps)) for r in ranks}
+    results = tuple(_rank_result(r, tallies[r.rank], shares[r.rank], made[r.rank]) for r in ranks)
+    staleness = tuple(staleness_of(tallies.values()).items())
     began_s = min(rank.steps[0].begin_ns for rank in ranks) / 1e9
     seconds = max(rank.end_ns for rank in ranks) / 1e9 - began_s
     losses = _losses(trace, began_s, seconds)
     late_s = ranks[0].steps[0].begin_ns / 1e9 - began_s
     points = [point._replace(seconds=point.seconds + late_s) for point in curve]
     points = points or [Point(loss.seconds, math.nan, loss.loss, loss.loss) for loss in losses]
-    return replace(
-        attempt,
-        seconds=seconds,
-        curve=tuple(points),
-        losses=losses,
-        staleness=tuple(staleness_of(tallies.values()).items()),
-        ranks=results,
-    )
+    return replace(attempt, seconds=seconds, curve=tuple(points), losses=losses, staleness=staleness, ranks=results)
 
 
 def _rank_result(rank: RankTrace, tally: Tally, share: float, samples: float) -> RankResult:
@@ -75,5 +67,4 @@ def _losses(trace: Trace, began_s: float, seconds: float) -> tuple[Losses, ...]:
     bins: dict[int, list[tuple[float, float]]] = {}
     for at_s, loss in given:
         bins.setdefault(min(spans - 1, int(at_s / width_s)) if width_s else 0, []).append((at_s, loss))
-    means = ((fmean(at for at, _ in found), fmean(loss for _, loss in found)) for _, found in sorted(bins.items()))
-    return tuple(Losses(at_s, loss) for at_s, loss in means)
+    return tuple(Losses(*map(fmean, zip(*found, strict=True))) for _, found in sorted(bins.items()))

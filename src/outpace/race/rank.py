@@ -46,9 +46,7 @@ class FinishLine:
 
     def progress(self, done: float) -> float:
         """Share of a rank's training that is done after so many steps."""
-        if self._steps is not None:
-            return done / self._steps
-        return 0.0 if self._started is None else self._share_of_time(self._started)
+        return self._share_of_time() if self._steps is None else done / self._steps
 
     def steps(self, rank: int, is_strict: bool) -> Iterator[int]:
         """The numbers of this rank's steps, from 0. The clock starts with the first."""
@@ -61,7 +59,7 @@ class FinishLine:
     def _is_over(self, rank: int, step: int, is_strict: bool) -> bool:
         if self._steps is not None:
             return step >= self._steps
-        is_late = self._started is not None and self._share_of_time(self._started) >= 1
+        is_late = self._share_of_time() >= 1
         if not is_strict:
             return is_late
         with self._lock:
@@ -71,9 +69,9 @@ class FinishLine:
                 self._begun[rank] = step + 1
             return step >= int(self._last.value)
 
-    def _share_of_time(self, started: float) -> float:
+    def _share_of_time(self) -> float:
         assert self._seconds is not None, "a race has a length"
-        return (time.monotonic() - started) / self._seconds
+        return 0.0 if self._started is None else (time.monotonic() - self._started) / self._seconds
 
 
 class Piece(NamedTuple):
@@ -189,7 +187,6 @@ class _Curve:
         self.look()
 
     def look(self, at_end: bool = False) -> None:
-        """Keeps the weights, if it is time to."""
         if self._is_first and (at_end or self._course.progress * POINTS >= len(self._kept)):
             weights = {name: tensor.clone() for name, tensor in self._model.state_dict().items()}
             self._kept.append((time.monotonic() - self._began, self._course.epoch, weights))

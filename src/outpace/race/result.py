@@ -59,9 +59,8 @@ class Settings:
             value = getattr(self, name)
             if not is_whole(value) or value < 1:
                 raise InvalidRules(f"{name}={value!r} must be a whole number, at least 1")
-        lengths = {
-            name: value for name in ("epochs", "rounds", "seconds") if (value := getattr(self, name)) is not None
-        }
+        every = {"epochs": self.epochs, "rounds": self.rounds, "seconds": self.seconds}
+        lengths = {name: value for name, value in every.items() if value is not None}
         if len(lengths) > 1:
             raise InvalidRules(f"a race has one length: give one of {' and '.join(lengths)}, not {len(lengths)}")
         for name, value in lengths.items():
@@ -162,6 +161,10 @@ class Entry:
         return self.mean(lambda attempt: attempt.seconds)
 
     @property
+    def samples_per_s(self) -> float:
+        return self.mean(lambda attempt: attempt.samples_per_s)
+
+    @property
     def final(self) -> float | None:
         """The metric at the end, in the mean; None where nothing was measured."""
         finals = [attempt.curve[-1].metric for attempt in self.finished if attempt.curve]
@@ -192,7 +195,6 @@ class Race:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
         return self.interrupted or all(len(entry.attempts) >= self.settings.repeat for entry in self.entries)
 
     @property
@@ -217,18 +219,21 @@ class Race:
         return fmean(ends) if ends else None
 
     def speedup(self, entry: Entry) -> float | None:
-        """How many times faster than the baseline it did the same work; None without one."""
-        if self.baseline is None:
-            return None
-        return entry.mean(lambda a: a.samples_per_s) / self.baseline.mean(lambda a: a.samples_per_s)
+        """How many times faster than the baseline it did the same work; None without one that did any."""
+        base = self.baseline.samples_per_s if self.baseline is not None else 0.0
+        return entry.samples_per_s / base if base else None
+
+    def target_times(self, entry: Entry) -> list[float]:
+        """When each attempt reached the target; those that never did are left out."""
+        if self.target is None:
+            return []
+        times = (attempt.seconds_to(self.target, self.metric) for attempt in entry.finished)
+        return [seconds for seconds in times if seconds is not None]
 
     def seconds_to_target(self, entry: Entry) -> float | None:
         """In the mean; None if an attempt never was as good, or there is no target."""
-        if self.target is None:
-            return None
-        times = [attempt.seconds_to(self.target, self.metric) for attempt in entry.finished]
-        reached = [seconds for seconds in times if seconds is not None]
-        return fmean(reached) if reached and len(reached) == len(times) else None
+        reached = self.target_times(entry)
+        return fmean(reached) if reached and len(reached) == len(entry.finished) else None
 
     @property
     def winner(self) -> Entry | None:
@@ -236,4 +241,4 @@ class Race:
         timed = [(seconds, e) for e in self.finished if (seconds := self.seconds_to_target(e)) is not None]
         if timed:
             return min(timed, key=lambda pair: pair[0])[1]
-        return max(self.finished, key=lambda e: e.mean(lambda a: a.samples_per_s), default=None)
+        return max(self.finished, key=lambda entry: entry.samples_per_s, default=None)

@@ -139,7 +139,6 @@ def steps_of(settings: Settings) -> int | None:
 
 
 def check_script(settings: Settings, systems: list[str]) -> None:
-    """Raises what is wrong, before anything is started."""
     if not Path(str(settings.script)).is_file():
         raise InvalidRules(f"there is no script {settings.script}: nothing was started")
     if settings.imbalance != "none":

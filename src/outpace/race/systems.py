@@ -127,8 +127,6 @@ class TorchPostLocalSGD(TorchDDP):
 
 
 class Outpace(System):
-    """outpace with one of its strategies."""
-
     in_step = False
 
     def __init__(self, name: str, strategy: Strategy) -> None:

@@ -11,15 +11,7 @@ from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
-from outpace.observe.figures import (
-    apply_s,
-    communication_s,
-    compute_s,
-    slow_share,
-    slowest_rank,
-    steady,
-    waiting_s,
-)
+from outpace.observe.figures import apply_s, communication_s, compute_s, slow_share, slowest_rank, steady, waiting_s
 from outpace.observe.trace import Trace
 from outpace.simulation.scenario import SHARED, SPLIT, Scenario
 from outpace.simulation.timing import BASELINE, Standing, Timing, full_round_s, simulate_timing
@@ -52,7 +44,6 @@ class Present:
 
     @property
     def waiting_share(self) -> float:
-        """Share of a step that is waiting for others."""
         return self.waiting_s / self.step_s if self.step_s else 0.0
 
 
@@ -86,7 +77,6 @@ def advise(trace: Trace, data: str = SPLIT, simulate: Callable[[str, Scenario], 
 
 
 def present_of(trace: Trace) -> Present:
-    """What the trace shows of the run itself."""
     computing, slowest = compute_s(trace), slowest_rank(trace)
     return Present(
         step_s=fmean(fmean((step.end_ns - step.begin_ns) / 1e9 for step in steady(r)) for r in trace.ranks.values()),
@@ -161,10 +151,8 @@ def _reasons(trace: Trace, present: Present, standing: Standing, shared: Standin
     if chosen is None:
         yield as_far_as + _why_stay(waiting, present, standing, shared)
     else:
-        yield (
-            f"{as_far_as}{waiting}. {_in_words(standing, chosen)}, of the {possible(standing):.2f}x that is possible "
-            "if nobody ever waited"
-        )
+        most = f"of the {possible(standing):.2f}x that is possible if nobody ever waited"
+        yield f"{as_far_as}{waiting}. {_in_words(standing, chosen)}, {most}"
         fastest = _fastest(standing, _sound(standing))
         if fastest is not None and chosen is not fastest:
             yield f"{_in_words(standing, fastest)}: hardly faster, and staler"
@@ -197,17 +185,13 @@ def _why_stay(waiting: str, present: Present, standing: Standing, shared: Standi
     lossy = _fastest(standing, standing.runs[1:])
     if lossy is None:
         return words
-    return (
-        f"{words} without dropping contributions: {lossy.strategy}, {standing.speedup(lossy):.2f}x as fast, would drop "
-        f"{1 - lossy.applied_share:.0%} of them"
-    )
+    faster = f"{lossy.strategy}, {standing.speedup(lossy):.2f}x as fast"
+    return f"{words} without dropping contributions: {faster}, would drop {1 - lossy.applied_share:.0%} of them"
 
 
 def _in_words(standing: Standing, run: Timing) -> str:
-    return (
-        f"{run.strategy} would be {standing.speedup(run):.2f}x as fast as waiting for all, with "
-        f"{run.late_share:.0%} of the contributions late (99 % by at most {run.staleness_of(0.99)} rounds)"
-    )
+    late = f"{run.late_share:.0%} of the contributions late (99 % by at most {run.staleness_of(0.99)} rounds)"
+    return f"{run.strategy} would be {standing.speedup(run):.2f}x as fast as waiting for all, with {late}"
 
 
 def _about_sharing(standing: Standing, shared: Standing) -> Iterator[str]:
@@ -215,19 +199,15 @@ def _about_sharing(standing: Standing, shared: Standing) -> Iterator[str]:
     other = _chosen(shared)
     most = max([1.0, *map(standing.speedup, _sound(standing))])
     if standing.scenario.is_split and other is not None and shared.speedup(other) >= WORTH_IT * most:
-        yield (
-            "DistributedSampler gives each rank a part of the data; if they took their mini-batches from one pool, and "
-            f"whoever is free the next, {_in_words(shared, other)}"
-        )
+        pool = "if they took their mini-batches from one pool, and whoever is free the next"
+        yield f"DistributedSampler gives each rank a part of the data; {pool}, {_in_words(shared, other)}"
 
 
 def _about_slowest(trace: Trace, present: Present) -> Iterator[str]:
     if present.slowest_over_median < SLOWER:
         return
-    words = (
-        f"rank {present.slowest} (host {trace.ranks[present.slowest].host}) computes "
-        f"{present.slowest_over_median:.2f}x as long as the median rank"
-    )
+    who = f"rank {present.slowest} (host {trace.ranks[present.slowest].host})"
+    words = f"{who} computes {present.slowest_over_median:.2f}x as long as the median rank"
     if present.slow_steps_share is None:
         yield f"{words} in the mean; no step was recorded by all ranks, so it is unknown how often"
     elif present.slow_steps_share >= ALWAYS:
@@ -241,10 +221,8 @@ def _about_slowest(trace: Trace, present: Present) -> Iterator[str]:
 
 def _about_chosen(trace: Trace, standing: Standing, chosen: Timing) -> Iterator[str]:
     if standing.fair_part(chosen) < FAIR:
-        yield (
-            f"the slowest rank would have {standing.fair_part(chosen):.0%} of its fair share of the contributions: "
-            "where ranks hold different data, its data count less"
-        )
+        share = f"{standing.fair_part(chosen):.0%} of its fair share of the contributions"
+        yield f"the slowest rank would have {share}: where ranks hold different data, its data count less"
     if trace.strategy == chosen.strategy:
         yield f"{chosen.strategy} is what this run was recorded with: keep it"
 
@@ -255,10 +233,8 @@ def _about_trace(trace: Trace, present: Present) -> Iterator[str]:
         yield f"communication itself costs {share:.0%} of a step; no strategy here reduces that"
     missing = trace.world - len(trace.ranks)
     if missing:
-        yield (
-            f"{missing} of {trace.world} ranks left no trace; the others stand in for them, so what only they do "
-            "is not seen"
-        )
+        words = "the others stand in for them, so what only they do is not seen"
+        yield f"{missing} of {trace.world} ranks left no trace; {words}"
     shortest = min(len(rank.steps) for rank in trace.ranks.values())
     if shortest < SHORT:
         yield f"a rank has only {shortest} steps: record {SHORT} or more before you decide"

@@ -55,16 +55,14 @@ def simulate(fn: Callable[..., Any], ranks: int = 8, args: Sequence[Any] = (), *
             raise InvalidRules(f"simulate() has no option {option!r}; it has {', '.join(sorted(known))}")
     if not callable(fn) or not isinstance(args, Sequence):
         raise InvalidRules(f"simulate({fn!r}, args={args!r}): a function is needed, and a sequence of its arguments")
-    job = _Job(Scenario(ranks=ranks, **options))
-    return job.run(partial(fn, *args))
+    return _Job(Scenario(ranks=ranks, **options)).run(partial(fn, *args))
 
 
 class _Job:
     """All ranks of one simulated run, and the worlds their optimizers meet in, one after the other."""
 
     def __init__(self, scenario: Scenario) -> None:
-        self.scenario = scenario
-        self.clock = Clock()
+        self.scenario, self.clock = scenario, Clock()
         self.worlds: list[tuple[World, SharedTensors, dict[str, Any]]] = []
 
     def run(self, function: Callable[[], Any]) -> Simulated:
@@ -99,14 +97,10 @@ class _Job:
 
 
 class _Rank:
-    """One rank: a thread that runs the user's function."""
-
     def __init__(self, job: _Job, rank: int, function: Callable[[], Any]) -> None:
         self.result: Any = None
         self.engines: list[Engine] = []
-        self._job = job
-        self._rank = rank
-        self._function = function
+        self._job, self._rank, self._function = job, rank, function
         world = str(job.scenario.ranks)
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         self.task = ThreadTask(job.clock, self._live, here, seed=job.scenario.seed * 65537 + rank)
@@ -122,9 +116,8 @@ class _Rank:
 
     def check(self) -> None:
         if not self.task.is_over:
-            raise OutpaceError(
-                f"simulated rank {self._rank} waits forever: the others ended without finish(), or wait for it"
-            )
+            why = "the others ended without finish(), or wait for it"
+            raise OutpaceError(f"simulated rank {self._rank} waits forever: {why}")
 
     def _live(self) -> None:
         become(self)

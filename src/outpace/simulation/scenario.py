@@ -96,15 +96,12 @@ class Pool:
 
     @property
     def taken_share(self) -> float:
-        """Share of the work taken so far."""
         return 1 - self.left / self.total
 
     def is_left_for(self, rank: int) -> bool:
-        """Whether this rank can take another one."""
         return self.left > 0 and self.taken[rank] < self._each
 
     def take(self, rank: int) -> bool:
-        """Takes one for this rank, if there is one left."""
         if not self.left or self.taken[rank] == self._each:
             return False
         self.taken[rank] += 1

@@ -83,7 +83,6 @@ class Timing:
 
     @property
     def late_share(self) -> float:
-        """Share of the applied contributions that were late."""
         return late_share(self.staleness)
 
     def staleness_of(self, share: float) -> int:
@@ -97,7 +96,6 @@ class Timing:
         return 0
 
     def share(self, rank: int) -> float:
-        """This rank's share of all contributions that were applied."""
         tally = self.tallies[rank]
         return (tally.on_time + tally.carried) / max(1, self._applied())
 
@@ -109,29 +107,23 @@ class Run(ABC):
     report_every = 1024  #: steps
 
     def __init__(
-        self,
-        chosen: Strategy,
-        scenario: Scenario,
-        world: World,
-        logs: Sequence[VirtualLog],
-        engines: Sequence[Engine],
-        progress: Progress | None,
-        watch: Watcher | None,
+        self, chosen: Strategy, scenario: Scenario, world: World, progress: Progress | None, watch: Watcher | None
     ) -> None:
-        self._strategy = chosen
-        self._scenario = scenario
-        self._world = world
-        self._logs = logs
-        self._engines = engines
+        self._strategy, self._scenario, self._world, self._progress = chosen, scenario, world, progress
+        self._logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
+        self._engines = [self._engine(log) for log in self._logs]
         self._pool = Pool(scenario, scenario.microbatches if chosen.polls else 1)
         self._done = 0  # micro-batches that were taken in
-        self._progress = progress
         self._end_ns = 0  # when the figures were taken
         self._made: float = 0  # steps until then
         self._waited_s = [0.0] * scenario.ranks  # until then
         self._load: Load | None = None  # until then
         if watch is not None:
             world.on_event.append(watch)
+
+    @abstractmethod
+    def _engine(self, log: VirtualLog) -> Engine:
+        pass
 
     @abstractmethod
     def _compute(self, engine: Engine) -> Work:
@@ -146,7 +138,6 @@ class Run(ABC):
         pass
 
     def to_its_end(self) -> None:
-        """Lets time pass until all work is done."""
         tasks: list[Task] = []
         gc.freeze()  # collections would go through all of torch again and again: a third of a timing-only run
         try:
@@ -176,8 +167,8 @@ class Run(ABC):
     def _check_ended(self, tasks: list[Task]) -> None:
         for rank, task in enumerate(tasks):
             if not task.is_over:
-                round_ = self._world.ledger.round
-                raise OutpaceError(f"rank {rank} waits forever in round {round_}: please report this")
+                where = f"in round {self._world.ledger.round}"
+                raise OutpaceError(f"rank {rank} waits forever {where}: please report this")
 
     async def _life(self, engine: Engine) -> None:
         """One rank: it takes work, contributes what came of it, and leaves when there is no more."""
@@ -274,13 +265,15 @@ def simulate_timing(
     """
     chosen = strategy(choice)
     world = World(Clock(), Ledger(chosen.rules(scenario.ranks)), scenario.links, scenario.payload_bytes)
-    logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
-    run = _TimedRun(chosen, scenario, world, logs, [timed_engine(log) for log in logs], progress, watch)
+    run = _TimedRun(chosen, scenario, world, progress, watch)
     run.to_its_end()
     return run.timing(choice)
 
 
 class _TimedRun(Run):
+    def _engine(self, log: VirtualLog) -> Engine:
+        return timed_engine(log)
+
     def _compute(self, engine: Engine) -> Work:
         return NOTHING
 
@@ -339,7 +332,6 @@ class Standing:
         return run.throughput / base
 
     def share_of_ideal(self, run: Timing) -> float:
-        """How much of what the ranks could do if they never waited."""
         return run.throughput / self.ideal
 
     def fair_part(self, run: Timing) -> float:

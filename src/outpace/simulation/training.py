@@ -35,8 +35,6 @@ if TYPE_CHECKING:  # workloads train for real, too, with an optimizer that impor
 
 
 class LossPoint(NamedTuple):
-    """The loss of one mini-batch."""
-
     seconds: float  #: when its step began: the weights are those of that time
     rank: int
     loss: float
@@ -55,8 +53,6 @@ Schedule = Callable[[Optimizer], LRScheduler]  #: makes a rank's scheduler
 
 @dataclass(frozen=True)
 class Training(Timing):
-    """The result of a simulated training."""
-
     losses: tuple[LossPoint, ...]  #: of every step, in the order of time
     held_out: Score  #: at the end
     metric: Metric  #: what its second number is
@@ -115,13 +111,14 @@ class _TrainingRun(Run):
         self._schedulers = [schedule(optimizer) for optimizer in optimizers] if schedule is not None else []
         self._evaluations = evaluations
         self._curve = [ScorePoint(0.0, 0.0, workload.score(self._models[0]))] if evaluations else []
-        replicas = [chosen.replica(optimizer, model) for optimizer, model in zip(optimizers, self._models, strict=True)]
+        self._replicas = [chosen.replica(*mine) for mine in zip(optimizers, self._models, strict=True)]
         rules = chosen.rules(scenario.ranks)
-        tensors = SharedTensors(VectorLayout.of(replicas[0].named_parameters()), rules)
-        world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, tensors)
-        logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
-        engines = [training_engine(log, tensors, mine) for log, mine in zip(logs, replicas, strict=True)]
-        super().__init__(chosen, scenario, world, logs, engines, progress, watch)
+        self._tensors = SharedTensors(VectorLayout.of(self._replicas[0].named_parameters()), rules)
+        world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, self._tensors)
+        super().__init__(chosen, scenario, world, progress, watch)
+
+    def _engine(self, log: VirtualLog) -> Engine:
+        return training_engine(log, self._tensors, self._replicas[log.rank])
 
     def training(self, choice: str | Strategy) -> Training:
         weights = [_hash_of(model) for model in self._models]

@@ -12,20 +12,7 @@ from typing import Any
 
 import plotly.graph_objects as go
 
-from outpace.race.report.layout import (
-    APPLY,
-    INK,
-    SURFACE,
-    WAIT,
-    WAIT_LINE,
-    Look,
-    axis,
-    figure,
-    label,
-    looks,
-    thinned,
-    wrapped,
-)
+from outpace.race.report.layout import APPLY, INK, SURFACE, Look, axis, figure, hatched, label, looks, thinned, wrapped
 from outpace.race.report.table import ranked, seconds, times, to_target
 from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult
 
@@ -48,14 +35,9 @@ def target_bars(race: Race) -> dict[str, Any] | None:
     names: dict[str, Any] = {"tickvals": list(range(len(order))), "ticktext": [wrapped(entry.title) for entry in order]}
     row = max(44, 10 + LINE * max(1 + name.count("<br>") for name in names["ticktext"]))
     traces = [_target_bar(race, entry, looks(race)[entry.system], place) for place, entry in enumerate(order)]
-    return figure(
-        traces,
-        70 + row * len(order),
-        xaxis=axis("seconds", range=[0, longest * 1.06 or 1], fixedrange=True),
-        yaxis=axis(**names, showgrid=False, tickfont={"color": INK, "size": 13}, ticklabelstandoff=6),
-        bargap=0.35,
-        barmode="overlay",
-    )
+    time = axis("seconds", range=[0, longest * 1.06 or 1], fixedrange=True)
+    systems = axis(**names, showgrid=False, tickfont={"color": INK, "size": 13}, ticklabelstandoff=6)
+    return figure(traces, 70 + row * len(order), xaxis=time, yaxis=systems, bargap=0.35, barmode="overlay")
 
 
 def _target_bar(race: Race, entry: Entry, look: Look, place: int) -> go.Bar:
@@ -67,8 +49,7 @@ def _target_bar(race: Race, entry: Entry, look: Look, place: int) -> go.Bar:
         orientation="h",
         x=[reached.mean if reached else 0],
         y=[place],
-        name=label(entry.title),
-        meta=entry.system,
+        **_named(entry),
         text=[_target_text(race, entry)],
         textposition="auto" if reached else "outside",  # within the bar if it fits: on a phone nothing fits beside it
         insidetextanchor="start",
@@ -100,15 +81,8 @@ def staleness_bars(race: Race) -> dict[str, Any] | None:
     cut = any(max(entry.staleness) > MOST_BINS for entry in late)
     bins = [str(age) for age in range(1, most)] + [f"{most}+" if cut else str(most)]
     traces = [_ages(entry, bins, looks(race)[entry.system]) for entry in late]
-    return figure(
-        traces,
-        300,
-        xaxis=axis("rounds late", type="category", showgrid=False),
-        yaxis=axis(tickformat=".0%", rangemode="tozero"),
-        barmode="group",
-        bargap=0.3,
-        bargroupgap=0.08,
-    )
+    rounds, share = axis("rounds late", type="category", showgrid=False), axis(tickformat=".0%", rangemode="tozero")
+    return figure(traces, 300, xaxis=rounds, yaxis=share, barmode="group", bargap=0.3, bargroupgap=0.08)
 
 
 def _ages(entry: Entry, bins: list[str], look: Look) -> go.Bar:
@@ -117,14 +91,12 @@ def _ages(entry: Entry, bins: list[str], look: Look) -> go.Bar:
     for age, count in entry.staleness.items():
         if age > 0:
             counts[min(age, len(bins)) - 1] += count
-    return go.Bar(
-        x=bins,
-        y=[count / total for count in counts],
-        name=label(entry.title),
-        meta=entry.system,
-        marker=_marker(look),
-        hovertemplate="%{y:.1%} of its contributions",
-    )
+    shares, hover = [count / total for count in counts], "%{y:.1%} of its contributions"
+    return go.Bar(x=bins, y=shares, **_named(entry), marker=_marker(look), hovertemplate=hover)
+
+
+def _named(entry: Entry) -> dict[str, str]:
+    return {"name": label(entry.title), "meta": entry.system}
 
 
 def _marker(look: Look) -> dict[str, Any]:
@@ -192,16 +164,9 @@ def _training(race: Race) -> list[go.Scatter]:
 def _faint(entry: Entry, losses: Sequence[Losses], look: Look) -> go.Scatter:
     """While it trained: noisy, so thin and without a word of its own."""
     points = [point for point in thinned(list(losses)) if math.isfinite(point.loss)]
-    return go.Scatter(
-        x=[round(point.seconds, 4) for point in points],
-        y=[point.loss for point in points],
-        name=label(entry.title),
-        meta=entry.system,
-        mode="lines",
-        opacity=0.3,
-        line={"color": look.colour, "width": 1},
-        hoverinfo="skip",
-    )
+    x, y = [round(point.seconds, 4) for point in points], [point.loss for point in points]
+    line = {"color": look.colour, "width": 1}
+    return go.Scatter(x=x, y=y, **_named(entry), mode="lines", opacity=0.3, line=line, hoverinfo="skip")
 
 
 def _axes() -> dict[str, Any]:
@@ -236,7 +201,6 @@ def _ticks(low: float, high: float) -> dict[str, Any]:
 
 def _target(race: Race, target: float, is_log: bool) -> dict[str, Any]:
     """A line, and its name at the left, where curves are still far from it."""
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": target, "y1": target}
     word = {
         "xref": "paper",
         "x": 0.01,
@@ -247,7 +211,13 @@ def _target(race: Race, target: float, is_log: bool) -> dict[str, Any]:
         "text": f"target {race.metric.text(target)}",
         "font": {"size": 12, "color": INK},
     }
-    return {"shapes": [{**line, "line": {"color": INK, "width": 1, "dash": "dot"}}], "annotations": [word]}
+    return {"shapes": [_level(target)], "annotations": [word]}
+
+
+def _level(height: float, **more: str) -> dict[str, Any]:
+    """A dotted line across the chart."""
+    place = {"xref": "paper", "x0": 0, "x1": 1, "y0": height, "y1": height}
+    return {"type": "line", **place, **more, "line": {"color": INK, "width": 1, "dash": "dot"}}
 
 
 def waiting_charts(race: Race) -> dict[str, dict[str, Any]]:
@@ -259,7 +229,7 @@ def waiting_charts(race: Race) -> dict[str, dict[str, Any]]:
         colour = {"color": looks(race)[entry.system].colour}
         parts: list[Part] = [
             ("computing", lambda rank: rank.computed_s, colour),
-            ("waiting", lambda rank: rank.waited_s, _hatched()),
+            ("waiting", lambda rank: rank.waited_s, hatched()),
             ("applying and the rest", _rest, {"color": APPLY}),
         ]
         charts[entry.system] = _stacked(entry, parts, "%{y:.2f} s", range=[0, longest * 1.04], ticksuffix=" s")
@@ -274,18 +244,14 @@ def share_charts(race: Race) -> dict[str, dict[str, Any]]:
     for entry in entries:
         colour = looks(race)[entry.system].colour
         parts: list[Part] = [
-            ("on time", lambda rank: rank.share - _carried(rank), {"color": colour}),
-            ("carried", _carried, {"color": colour, "opacity": 0.45}),
-            ("dropped", _dropped, _hatched()),
+            ("on time", lambda rank: rank.share - _share_of(rank, rank.carried), {"color": colour}),
+            ("carried", lambda rank: _share_of(rank, rank.carried), {"color": colour, "opacity": 0.45}),
+            ("dropped", lambda rank: _share_of(rank, rank.dropped), hatched()),
         ]
         chart = _stacked(entry, parts, "%{y:.1%}", range=[0, highest * 1.1], tickformat=".0%", showgrid=False)
-        charts[entry.system] = _with_even_share(chart, 1 / len(_ranks(entry)))
+        chart["layout"]["shapes"] = [_level(1 / len(_ranks(entry)), layer="above")]
+        charts[entry.system] = chart
     return charts
-
-
-def _hatched() -> dict[str, Any]:
-    pattern = {"shape": "/", "fgcolor": WAIT_LINE, "bgcolor": WAIT, "size": 5, "solidity": 0.25, "fillmode": "replace"}
-    return {"color": WAIT, "pattern": pattern}
 
 
 def _ranks(entry: Entry) -> list[int]:
@@ -300,19 +266,14 @@ def _rest(rank: RankResult) -> float:
     return max(0.0, rank.seconds - rank.computed_s - rank.waited_s)
 
 
-def _carried(rank: RankResult) -> float:
+def _share_of(rank: RankResult, count: int) -> float:
+    """On the scale of the rank's share, so that the heights of a bar's parts are as their counts."""
     applied = rank.on_time + rank.carried
-    return rank.share * rank.carried / applied if applied else 0.0
-
-
-def _dropped(rank: RankResult) -> float:
-    """On the scale of the share, so that the heights of a bar's parts are as their counts."""
-    applied = rank.on_time + rank.carried
-    return rank.share * rank.dropped / applied if applied else 0.0
+    return rank.share * count / applied if applied else 0.0
 
 
 def _contributed(rank: RankResult) -> float:
-    return rank.share + _dropped(rank)
+    return rank.share + _share_of(rank, rank.dropped)
 
 
 def _stacked(entry: Entry, parts: list[Part], number: str, **scale: Any) -> dict[str, Any]:
@@ -322,24 +283,11 @@ def _stacked(entry: Entry, parts: list[Part], number: str, **scale: Any) -> dict
         if any(heights):
             bar = go.Bar(x=_ranks(entry), y=heights, name=name, marker={**marker, "line": {"width": 0}})
             traces.append(bar.update(hovertemplate=f"rank %{{x}}: {number}"))
-    every = max(1, -(-len(_ranks(entry)) // 8))
-    return figure(
-        traces,
-        SMALL_HEIGHT,
-        barmode="stack",
-        bargap=0.22,
-        xaxis=axis("rank", dtick=every, showgrid=False),
-        yaxis=axis(**scale, nticks=5),
-        margin={"l": 4, "r": 4, "t": 6, "b": 4},
-    )
+    ranks = axis("rank", dtick=max(1, -(-len(_ranks(entry)) // 8)), showgrid=False)
+    look = {"barmode": "stack", "bargap": 0.22, "margin": {"l": 4, "r": 4, "t": 6, "b": 4}}
+    return figure(traces, SMALL_HEIGHT, xaxis=ranks, yaxis=axis(**scale, nticks=5), **look)
 
 
 def _mean(entry: Entry, number: int, value: Callable[[RankResult], float]) -> float:
     found = [value(rank) for rank in _all_ranks(entry) if rank.rank == number]
     return round(fmean(found), 6)
-
-
-def _with_even_share(chart: dict[str, Any], share: float) -> dict[str, Any]:
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "y0": share, "y1": share, "layer": "above"}
-    chart["layout"]["shapes"] = [{**line, "line": {"color": INK, "width": 1, "dash": "dot"}}]
-    return chart

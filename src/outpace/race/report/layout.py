@@ -73,6 +73,12 @@ def thinned(points: list[Any], most: int = MOST_POINTS) -> list[Any]:
     return [points[round(index * step)] for index in range(most)]
 
 
+def hatched() -> dict[str, Any]:
+    """The marker of waiting, and of what is lost."""
+    pattern = {"shape": "/", "fgcolor": WAIT_LINE, "bgcolor": WAIT, "size": 5, "solidity": 0.25, "fillmode": "replace"}
+    return {"color": WAIT, "pattern": pattern}
+
+
 class Look(NamedTuple):
     """How a system is drawn, in every chart."""
 

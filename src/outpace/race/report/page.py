@@ -22,7 +22,7 @@ from outpace.race.report.layout import Look, looks
 from outpace.race.report.table import counted
 from outpace.race.report.timeline import length_s, timeline_figure, window
 from outpace.race.report.words import target_text
-from outpace.race.result import Attempt, Entry, Race
+from outpace.race.result import Attempt, Race
 
 NAME = "report.html"
 
@@ -92,19 +92,13 @@ def write(run_dir: str | Path) -> Path:
 
 @dataclass(frozen=True)
 class Shown:
-    """A system, as the template needs it."""
-
     system: str
     title: str
     look: Look
 
 
 def _systems(race: Race) -> list[Shown]:
-    return [_shown(race, entry) for entry in table.ranked(race) if entry.finished]
-
-
-def _shown(race: Race, entry: Entry) -> Shown:
-    return Shown(entry.system, entry.title, looks(race)[entry.system])
+    return [Shown(e.system, e.title, looks(race)[e.system]) for e in table.ranked(race) if e.finished]
 
 
 def _timelines(race: Race, trace_of: TraceOf) -> dict[str, dict[str, Any]]:
@@ -137,13 +131,9 @@ def _choice(race: Race, timelines: dict[str, Any]) -> Choice:
 
 
 def _template() -> Any:
-    environment = Environment(
-        loader=PackageLoader("outpace.race.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    loader = PackageLoader("outpace.race.report", ".")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    environment.trim_blocks = environment.lstrip_blocks = True
     environment.filters["breakable"] = _breakable
     return environment.get_template("page.html.j2")
 

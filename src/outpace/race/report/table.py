@@ -15,8 +15,6 @@ NONE = "–"  # noqa: RUF001 - a dash as it is printed: there is no such figure
 
 
 class Spread(NamedTuple):
-    """A figure of several attempts."""
-
     mean: float
     low: float
     high: float
@@ -104,28 +102,9 @@ def dropped_share(entry: Entry) -> float:
     return dropped / total if total else 0.0
 
 
-def final(entry: Entry) -> Spread | None:
-    return spread([attempt.curve[-1].metric for attempt in entry.finished if attempt.curve])
-
-
-def speedup(race: Race, entry: Entry) -> float | None:
-    """Over the baseline, in samples a second; None where one of both did nothing."""
-    if race.baseline is None or not race.baseline.mean(lambda attempt: attempt.samples_per_s):
-        return None
-    return race.speedup(entry)
-
-
-def target_times(race: Race, entry: Entry) -> list[float]:
-    """When each attempt reached the target; those that never did are left out."""
-    if race.target is None:
-        return []
-    reached = (attempt.seconds_to(race.target, race.metric) for attempt in entry.finished)
-    return [seconds for seconds in reached if seconds is not None]
-
-
 def to_target(race: Race, entry: Entry) -> Spread | None:
     """The time to the target; None unless every attempt reached it."""
-    reached = target_times(race, entry)
+    reached = race.target_times(entry)
     return spread(reached) if len(reached) == len(entry.finished) else None
 
 
@@ -178,7 +157,7 @@ def ranked(race: Race) -> list[Entry]:
         if not entry.finished:
             return (True, 0.0, 0.0)
         reached = race.seconds_to_target(entry)
-        return (False, math.inf if reached is None else reached, -entry.mean(lambda attempt: attempt.samples_per_s))
+        return (False, math.inf if reached is None else reached, -entry.samples_per_s)
 
     return sorted(race.entries, key=place)
 
@@ -201,16 +180,16 @@ def _tags(race: Race, entry: Entry) -> tuple[str, ...]:
 
 
 def _cells(race: Race, entry: Entry) -> tuple[Cell, ...]:
-    gain, waited, share = speedup(race, entry), waited_share(entry), slowest_share(entry)
+    gain, dropped = race.speedup(entry), dropped_share(entry)
     return (
         _cell(spread([attempt.seconds for attempt in entry.finished]), seconds),
         Cell(NONE if gain is None else times(gain), tone=_tone(race, entry, gain)),
         _target_cell(race, entry),
         _final_cell(race, entry),
-        _cell(waited, percent),
-        _late_cell(entry),
+        _cell(waited_share(entry), percent),
+        Cell(percent(entry.late_share), f"{percent(dropped)} dropped" if dropped else ""),
         Cell(str(max(entry.staleness, default=0))),
-        _cell(share, lambda value: f"{value:.1%}"),
+        _cell(slowest_share(entry), lambda value: f"{value:.1%}"),
     )
 
 
@@ -231,7 +210,7 @@ def _tone(race: Race, entry: Entry, gain: float | None) -> str:
 def _target_cell(race: Race, entry: Entry) -> Cell:
     if race.target is None:
         return Cell(NONE)
-    reached = target_times(race, entry)
+    reached = race.target_times(entry)
     if len(reached) == len(entry.finished):
         return _cell(to_target(race, entry), seconds)
     apart = f"{len(reached)} of {len(entry.finished)} did" if reached else ""
@@ -239,13 +218,8 @@ def _target_cell(race: Race, entry: Entry) -> Cell:
 
 
 def _final_cell(race: Race, entry: Entry) -> Cell:
-    found = final(entry)
+    found = spread([attempt.curve[-1].metric for attempt in entry.finished if attempt.curve])
     if found is not None and not math.isfinite(found.mean):
         return Cell("diverged", tone="bad")
     worse = race.baseline is not None and is_worse(race, entry, race.baseline)
     return _cell(found, race.metric.text, "bad" if worse else "")
-
-
-def _late_cell(entry: Entry) -> Cell:
-    dropped = dropped_share(entry)
-    return Cell(percent(entry.late_share), f"{percent(dropped)} dropped" if dropped else "")

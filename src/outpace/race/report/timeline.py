@@ -13,7 +13,7 @@ import plotly.graph_objects as go
 
 from outpace.observe.figures import carried, spans
 from outpace.observe.trace import Trace
-from outpace.race.report.layout import APPLY, ARROW, MUTED, WAIT, WAIT_LINE, Look, axis, figure
+from outpace.race.report.layout import APPLY, ARROW, MUTED, Look, axis, figure, hatched
 
 MOST_STEPS = 12  #: of a rank
 MOST_SPANS = 1200
@@ -22,8 +22,6 @@ ROW, MOST_HEIGHT = 25, 620
 
 
 class Span(NamedTuple):
-    """A time in which a rank did one thing."""
-
     rank: int
     kind: str  #: computing, waiting or applying
     begin_s: float
@@ -87,9 +85,8 @@ def _all_spans(trace: Trace, begin_ns: int) -> Iterator[Span]:
                     about = f"step {step.number}" + (f", {step.late} late" if step.late else "")
                     yield Span(rank.rank, kind, (begin - begin_ns) / 1e9, (end - begin_ns) / 1e9, about)
         for pause in rank.pauses:
-            yield Span(
-                rank.rank, "waiting", (pause.begin_ns - begin_ns) / 1e9, (pause.end_ns - begin_ns) / 1e9, pause.name
-            )
+            moved = pause.shifted(-begin_ns)
+            yield Span(rank.rank, "waiting", moved.begin_ns / 1e9, moved.end_ns / 1e9, pause.name)
 
 
 def _cut(span: Span, end_s: float) -> Span:
@@ -104,28 +101,15 @@ def _arrows(trace: Trace, begin_ns: int) -> Iterator[Arrow]:
 
 def timeline_figure(shown: Window, look: Look, seconds: float) -> dict[str, Any]:
     """The chart of one system; `seconds` is the length of the axis, which all systems share."""
-    kinds = {"waiting": _waiting(), "computing": {"color": look.colour}, "applying": {"color": APPLY}}
+    kinds = {"waiting": hatched(), "computing": {"color": look.colour}, "applying": {"color": APPLY}}
     traces: list[Any] = [_spans(shown, kind, marker) for kind, marker in kinds.items()]
     traces += [_rounds(shown)] if shown.rounds else []
     traces += [_drawn_arrows(shown.arrows)] if shown.arrows else []
     count = max(shown.ranks) + 1
-    ranks = axis(
-        showgrid=False, range=[count - 0.4, -0.6], tickprefix="rank ", dtick=max(1, -(-count // 16)), ticks="", tick0=0
-    )
-    return figure(
-        traces,
-        min(MOST_HEIGHT, 60 + ROW * count),
-        barmode="overlay",
-        bargap=0.26,
-        hovermode="closest",
-        xaxis=axis("seconds, of the last rounds", range=[0, seconds], fixedrange=False),
-        yaxis=ranks,
-    )
-
-
-def _waiting() -> dict[str, Any]:
-    pattern = {"shape": "/", "fgcolor": WAIT_LINE, "bgcolor": WAIT, "size": 5, "solidity": 0.25, "fillmode": "replace"}
-    return {"color": WAIT, "pattern": pattern}
+    height, every = min(MOST_HEIGHT, 60 + ROW * count), max(1, -(-count // 16))
+    time = axis("seconds, of the last rounds", range=[0, seconds], fixedrange=False)
+    ranks = axis(showgrid=False, range=[count - 0.4, -0.6], tickprefix="rank ", dtick=every, ticks="", tick0=0)
+    return figure(traces, height, barmode="overlay", bargap=0.26, hovermode="closest", xaxis=time, yaxis=ranks)
 
 
 def _spans(shown: Window, kind: str, marker: dict[str, Any]) -> go.Bar:
@@ -149,9 +133,8 @@ def _rounds(shown: Window) -> go.Scatter:
     for at_s in shown.rounds:
         x += [round(at_s, 6), round(at_s, 6), None]
         y += [-0.5, max(shown.ranks) + 0.5, None]
-    return go.Scatter(
-        x=x, y=y, mode="lines", name="round", hoverinfo="skip", line={"color": MUTED, "width": 1, "dash": "dot"}
-    )
+    line = {"color": MUTED, "width": 1, "dash": "dot"}
+    return go.Scatter(x=x, y=y, mode="lines", name="round", hoverinfo="skip", line=line)
 
 
 def _drawn_arrows(arrows: tuple[Arrow, ...]) -> go.Scatter:
@@ -164,20 +147,7 @@ def _drawn_arrows(arrows: tuple[Arrow, ...]) -> go.Scatter:
         y += [arrow.from_rank, arrow.to_rank, None]
         sizes += [0, 9, 0]
         words += [f"rank {arrow.from_rank}'s contribution went with round {arrow.round}, {arrow.late} late"] * 3
-    return go.Scatter(
-        x=x,
-        y=y,
-        name="carried",
-        mode="lines+markers",
-        customdata=words,
-        line={"color": ARROW, "width": 1.6},
-        marker={
-            "symbol": "arrow",
-            "angleref": "previous",
-            "size": sizes,
-            "color": ARROW,
-            "opacity": 1,
-            "line": {"width": 0},
-        },
-        hovertemplate="%{customdata}<extra></extra>",
-    )
+    line, look = {"color": ARROW, "width": 1.6}, {"color": ARROW, "opacity": 1, "line": {"width": 0}}
+    marker = {"symbol": "arrow", "angleref": "previous", "size": sizes, **look}
+    hover = {"customdata": words, "hovertemplate": "%{customdata}<extra></extra>"}
+    return go.Scatter(x=x, y=y, name="carried", mode="lines+markers", line=line, marker=marker, **hover)

@@ -18,9 +18,7 @@ from outpace.race.report.table import (
     listed,
     percent,
     seconds,
-    speedup,
     spread,
-    target_times,
     times,
     to_target,
     waited_share,
@@ -31,7 +29,6 @@ ALIKE = 1.02  #: times that differ by no more than this factor are noise
 
 
 def outcome(race: Race) -> Iterator[str]:
-    """Who won, or why nobody did."""
     winner = race.winner
     if winner is None:
         yield _nobody_finished(race)
@@ -53,7 +50,6 @@ def _nobody_finished(race: Race) -> str:
 
 
 def _alone(race: Race, entry: Entry) -> str:
-    """There is no race with one runner."""
     start = "Only" if len(race.entries) == 1 else "Of all systems only"
     did = "ran" if len(race.entries) == 1 else "finished"
     reached = to_target(race, entry)
@@ -71,7 +67,6 @@ def _ended(race: Race, entry: Entry) -> str:
 
 
 def target_text(race: Race) -> str:
-    """The target with its name; nothing if there is none."""
     if race.target is None:
         return ""
     if race.metric.is_share:
@@ -126,12 +121,10 @@ def _first(race: Race, winner: Entry) -> Iterator[str]:
 
 
 def _others_missed(race: Race, winner: Entry, duel: Duel | None) -> str:
-    missed = [entry for entry in race.finished if entry is not winner] if duel is None else [race.baseline]
-    sometimes = any(entry is not None and target_times(race, entry) for entry in missed)
-    name = race.baseline.title if duel is not None and race.baseline is not None else "no other system"
-    if duel is None:
-        return f"which {name} did{' every time' if sometimes else ''}"
-    return f"which {name} {'did not every time' if sometimes else 'never did'}"
+    if duel is None or race.baseline is None:
+        sometimes = any(race.target_times(entry) for entry in race.finished if entry is not winner)
+        return f"which no other system did{' every time' if sometimes else ''}"
+    return f"which {race.baseline.title} {'did not every time' if race.target_times(race.baseline) else 'never did'}"
 
 
 def _unbeaten(duel: Duel, did: str) -> str:
@@ -153,7 +146,7 @@ def _fastest(race: Race, winner: Entry) -> Iterator[str]:
     duel = _duel(race, winner, rivals, _seconds_per_sample)
     if duel is None:
         return
-    gain = speedup(race, winner)
+    gain = race.speedup(winner)
     if winner is race.baseline:
         yield f"No strategy was faster than {winner.title} here; the next was {duel.other.title}."
     elif duel.alike:
@@ -205,10 +198,7 @@ def facts(race: Race) -> dict[str, str]:
 def _trained(race: Race) -> dict[str, str]:
     s = race.settings
     if s.script is not None:
-        return {
-            "script": " ".join([s.script, *s.arguments]),
-            "judged by": f"{race.metric.name}, all it reports",
-        }
+        return {"script": " ".join([s.script, *s.arguments]), "judged by": f"{race.metric.name}, all it reports"}
     return {"workload": f"{s.workload}, judged by {race.metric.name} on data that no rank trains on"}
 
 
@@ -256,7 +246,6 @@ def date(race: Race) -> str:
 
 
 def notes(race: Race) -> dict[str, str]:
-    """What the table's columns mean."""
     base = race.baseline.title if race.baseline else "a baseline, which did not run"
     return {
         "time": "training alone, from the first rank's first step to the last rank's end",
@@ -287,7 +276,6 @@ def sentences(race: Race) -> list[str]:
 
 
 def _why(race: Race) -> Iterator[str]:
-    """What ranks did with their time, and what came late."""
     base, winner = race.baseline, race.winner
     if base is None or winner is None or len(race.finished) < 2:
         return
@@ -335,10 +323,8 @@ def _quality(race: Race) -> Iterator[str]:
         return
     if is_worse(race, winner, base):
         mine = "not a number: it diverged" if math.isnan(winner.final) else race.metric.text(winner.final)
-        yield (
-            f"But its model ended worse: {race.metric.name} {mine}, against {race.metric.text(base.final)} with "
-            f"{base.title}."
-        )
+        against = f"against {race.metric.text(base.final)} with {base.title}"
+        yield f"But its model ended worse: {race.metric.name} {mine}, {against}."
 
 
 def _failures(race: Race) -> Iterator[str]:
@@ -359,12 +345,8 @@ def headline_figures(race: Race) -> list[tuple[str, str]]:
     figures = [_speed_tile(race, base, winner)]
     ours, theirs = waited_share(winner), waited_share(base)
     if ours and theirs:
-        figures.append(
-            (
-                f"{percent(theirs.mean)} → {percent(ours.mean)}",
-                f"of their time ranks waited: {base.title} → {winner.title}",
-            )
-        )
+        about = f"of their time ranks waited: {base.title} → {winner.title}"
+        figures.append((f"{percent(theirs.mean)} → {percent(ours.mean)}", about))
     if winner.final is not None and base.final is not None:
         figures.append((_final_text(race, winner.final), f"{_final_text(race, base.final)} with {base.title}"))
     return [figure for figure in figures if figure[0]]
@@ -382,5 +364,5 @@ def _speed_tile(race: Race, base: Entry, winner: Entry) -> tuple[str, str]:
     if ours and theirs and ours.mean:
         about = f"as fast to {target_text(race)}: {seconds(ours.mean)} instead of {seconds(theirs.mean)}"
         return times(theirs.mean / ours.mean), about
-    gain = speedup(race, winner)
+    gain = race.speedup(winner)
     return (times(gain), f"the samples per second of {base.title}") if gain else ("", "")
