@@ -36,7 +36,6 @@ class Batches:
         return False
 
     def give_back(self, batch: Any) -> None:
-        """This one comes next."""
         self._again.appendleft(batch)
 
 

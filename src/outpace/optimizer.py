@@ -130,7 +130,6 @@ class DistributedOptimizer(Optimizer):
 
     @property
     def state(self) -> Any:
-        """The inner optimizer's state."""
         return self.inner.state
 
     @state.setter
@@ -139,7 +138,6 @@ class DistributedOptimizer(Optimizer):
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The inner optimizer's defaults."""
         return self.inner.defaults
 
     @defaults.setter

@@ -86,15 +86,12 @@ FAR, AT_LEAST = 2, 10  #: times as many steps as the waiting rank has made since
 
 
 class LonelyWait:
-    """One rank that waits for all, from one meeting to the next."""
-
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._met_at: dict[int, int] = {}  # steps of each rank when all last met
         self._since: float | None = None  # when this wait began; None once it was warned of
 
     def begin(self, now_s: float) -> None:
-        """This rank is at the meeting."""
         self._since = now_s
 
     def look(self, ledger: Ledger, now_s: float) -> None:
@@ -113,7 +110,6 @@ class LonelyWait:
             self._since = None
 
     def all_have_met(self, ledger: Ledger) -> None:
-        """Steps are counted from here."""
         self._met_at = {rank: _steps(ledger, rank) for rank in range(ledger.rules.world)}
 
     def _made(self, ledger: Ledger, rank: int) -> int:

@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 
 class Engine:
-    """One rank's way to the others."""
-
     def __init__(
         self,
         rank: int,
@@ -58,31 +56,25 @@ class Engine:
 
     @property
     def ledger(self) -> Ledger:
-        """What this rank knows of all rounds."""
         return self.log.ledger
 
     @property
     def version(self) -> int:
-        """Rounds this rank has applied."""
         version: int = self.replay.version
         return version
 
     @property
     def incarnation(self) -> int:
-        """Under which number this rank speaks."""
         return self.log.incarnation
 
     @property
     def waited_s(self) -> float:
-        """Seconds this rank has waited for others."""
         return self.log.waited_s
 
     def now_s(self) -> float:
-        """Seconds on this rank's clock."""
         return self.log.now_s()
 
     def look(self) -> None:
-        """Takes in what the others have done meanwhile."""
         self.log.look()
 
     def begin_computing(self) -> None:
@@ -183,7 +175,6 @@ class Engine:
     # -- contributing ----------------------------------------------------------------------------------------------
 
     async def begin(self, work: Work, is_part: bool = False, alone: bool = False) -> Ticket:
-        """Writes this rank's row and appends its arrival. Waits for nobody."""
         log = self.log
         log.look()
         version = self.replay.version
@@ -233,7 +224,6 @@ class Engine:
         return Ticket(step, entered, waits, reason, taken)
 
     async def finish_round(self, ticket: Ticket) -> Ticket:
-        """Waits for the ticket's round, if it is one that its rank waits for, and applies every round decided."""
         if ticket.waits:
             await self.until_complete(ticket.round + 1, f"for the quorum of round {ticket.round}")
         await self.catch_up()
@@ -248,14 +238,12 @@ class Engine:
         await self.replay.apply_until(last)
 
     async def local_step(self, work: Work) -> None:
-        """Takes one step of the inner optimizer with this rank's own gradients."""
         await self.memory.step_taken()
         self.replica.local_step(work)
         self.steps += 1
         await self.replay.stepped()
 
     def tell(self, step: int, index: int, value: float) -> None:
-        """Tells all ranks a number."""
         self.log.append(Tell(self.rank, self.incarnation, step, index, value))
 
     def pending(self) -> list[dict[str, Any]]:
@@ -315,7 +303,6 @@ class Engine:
             log.end_wait(wait)
 
     async def until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
-        """Waits until the log makes it true for each of these ranks."""
         for rank in ranks:
             if not holds(rank):
                 await self._wait(partial(holds, rank), purpose, rank=rank)
@@ -326,7 +313,6 @@ class Engine:
             await self._wait(lambda: self.log.ledger.complete >= version, purpose, version)
 
     async def help(self) -> None:
-        """Does what there is to be done for a sealed round, without waiting for it."""
         self._reduce()
 
     async def _assist(self) -> bool:
@@ -349,7 +335,6 @@ class Engine:
 
 
 def why_over(rank: int) -> str:
-    """For a rank that comes too late."""
     return (
         f"[rank {rank}] all ranks have finished this training, so that this one, which was started again, has nobody "
         "to train with. Nothing is lost: what it had contributed is in the weights of the others"

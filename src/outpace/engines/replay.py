@@ -19,8 +19,6 @@ REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs
 
 
 class Replay:
-    """Of one rank's replica."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._replica: Replica = engine.replica

@@ -22,8 +22,6 @@ from outpace.vector import Chunk, accumulator, view
 
 
 class Terms(NamedTuple):
-    """How the rows of one round add up."""
-
     rows: list[list[torch.Tensor]]  #: per contribution, its chunks
     stacks: list[torch.Tensor] | None  #: per chunk, all rows as one matrix, where they lie evenly spaced
     factors: list[float]
@@ -112,7 +110,6 @@ class RowSums:
         return clip if math.isfinite(norm) else math.nan
 
     def chunks_at(self, offset: int) -> list[torch.Tensor]:
-        """The chunks of the vector that lies there."""
         found = self._vectors.get(offset)
         if found is None:
             found = [view(self._memory, c.dtype, offset + c.offset, c.elements * c.dtype.itemsize) for c in self.chunks]
@@ -152,12 +149,10 @@ def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:
 
 
 def join_meta(present: bytes, hyper: bytes) -> bytes:
-    """One blob of both."""
     return len(present).to_bytes(4, "little") + present + hyper
 
 
 def split_meta(blob: bytes) -> tuple[bytes, bytes]:
-    """The inverse of `join_meta`."""
     end = 4 + int.from_bytes(blob[:4], "little")
     return blob[4:end], blob[end:]
 

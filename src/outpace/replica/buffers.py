@@ -38,7 +38,6 @@ class ModelBuffers:
         self._met = [name for name, rule in self.rules.items() if rule != "own"]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All buffers as they are now, by name."""
         return {} if self._model is None else dict(self._model.named_buffers())
 
     def unchanged(self) -> dict[str, torch.Tensor]:
@@ -96,7 +95,6 @@ class ModelBuffers:
 
 
 def mean_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    """Makes a tensor the mean of rows, in their order."""
     wide = torch.zeros(mine.shape, dtype=torch.float64, device="cpu")
     for row in rows:
         wide += row

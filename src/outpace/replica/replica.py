@@ -33,8 +33,6 @@ RoundHook = Callable[[Round], None]
 
 
 class OptimizerReplica:
-    """A torch optimizer and its model, as engines see them."""
-
     def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
         self.inner = inner
         self.version = 0
@@ -166,7 +164,6 @@ class OptimizerReplica:
     # -- publishing, for strategies that average weights -----------------------------------------------------------
 
     def published(self) -> list[torch.Tensor]:
-        """The weights."""
         return [p.detach() for p in self.parameters]
 
     def become(self, mean: Mixed) -> None:
@@ -199,13 +196,11 @@ class OptimizerReplica:
     # -- contributions that codecs keep track of -------------------------------------------------------------------
 
     def give_up(self, step: int) -> bool:
-        """A contribution was not taken in. True if the codec keeps it, to go with a later one."""
         is_kept = step in self.codec.in_flight()
         self.codec.dropped(step)
         return is_kept
 
     def keep_only(self, steps: Collection[int]) -> None:
-        """Rounds were passed over: of what this rank has given away, only these can still be applied."""
         for step in self.codec.in_flight():
             if step not in steps:
                 self.codec.forget(step)
@@ -215,7 +210,6 @@ class OptimizerReplica:
         return {"codec": self.codec.state()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `extra_state`."""
         self.codec.load_state(state["codec"])
         for step in self.codec.in_flight():
             self.codec.forget(step)  # it is contributed again, as a whole

@@ -46,22 +46,18 @@ class Files:
 
     @property
     def arena(self) -> int:
-        """The memory."""
         return self.fds[0]
 
     @property
     def log(self) -> int:
-        """What happened."""
         return self.fds[1]
 
     @property
     def life(self) -> int:
-        """Who lives."""
         return self.fds[2]
 
     @property
     def inbox(self) -> int:
-        """What this host's ranks want to have appended to the log of all hosts."""
         return self.fds[3]
 
     def close(self) -> None:
@@ -149,7 +145,6 @@ def write_header(fd: int, layout: ArenaLayout, job: bytes, description: dict[str
 
 
 def header_bytes(description: dict[str, Any]) -> int:
-    """Room the header of such a description takes."""
     return _HEAD.size + len(json.dumps(description).encode())
 
 

@@ -160,8 +160,6 @@ _USERS = 1 << 30  #: a byte beyond all ranks, locked together by all who use the
 
 
 class Life:
-    """The file of lives, opened once per process."""
-
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
@@ -174,7 +172,6 @@ class Life:
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, rank, os.SEEK_SET)
 
     def drop(self, rank: int) -> None:
-        """Gives up what `take` took."""
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank, os.SEEK_SET)
 
     def enter(self) -> bool:
@@ -232,8 +229,6 @@ POINTS = (
 
 
 class Faults:
-    """The fault asked for through the environment, if any."""
-
     def __init__(self) -> None:
         self._armed: tuple[str, int, int] | None = None
         asked = os.environ.get("OUTPACE_FAULT")
@@ -245,7 +240,6 @@ class Faults:
             self._armed = (point, int(round_), number)
 
     def at(self, point: str, round_: int) -> None:
-        """Passes a point."""
         if self._armed is not None and self._armed[0] == point and round_ >= self._armed[1]:
             number = self._armed[2]
             self._armed = None

@@ -83,7 +83,6 @@ class ArenaLayout:
         )
 
     def sizes(self) -> dict[str, int]:
-        """What it is made from: plain numbers, for another process."""
         return asdict(self)
 
     @property
@@ -158,15 +157,12 @@ class ArenaLayout:
         return self._rows + (row * self.world + rank) * self._row_bytes
 
     def slot(self, slot: int) -> int:
-        """Where a result lies."""
         return self._slots + slot * self.vector_bytes
 
     def state(self, buffer: int) -> int:
-        """Where a snapshot lies."""
         return self._states + buffer * self.state_bytes
 
     def published(self, row: int) -> int:
-        """Where published weights lie."""
         return self.state(self.world + 1) + row * self.published_bytes
 
     def notes(self, row: int) -> int:
@@ -229,8 +225,6 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
 
 
 class Arena:
-    """The mapped arena."""
-
     def __init__(self, fd: int, layout: ArenaLayout) -> None:
         kernel.take_part()
         self.layout = layout
@@ -246,7 +240,6 @@ class Arena:
             give_back(self._map)
 
     def region(self, offset: int, nbytes: int) -> torch.Tensor:
-        """A byte tensor inside the arena."""
         return self.bytes[offset : offset + nbytes]
 
     def touch(self, offset: int, nbytes: int) -> None:
@@ -272,6 +265,5 @@ class Arena:
         self.raw[offset : offset + 8] = len(blob).to_bytes(8, "little")
 
     def read_meta(self, offset: int) -> bytes:
-        """The inverse of `write_meta`."""
         start = offset + 8
         return self._map[start : start + int.from_bytes(self._map[offset:start], "little")]

@@ -81,7 +81,6 @@ class LogCut(Exception):
 
 
 def encode(event: Event, time_ns: int = 0) -> bytes:
-    """An event as one record, with the time it is appended at."""
     number, record = _ENCODING[type(event)]
     body = record.pack(number, *event[:-1], time_ns)
     return body + _END.pack(crc32(body))
@@ -149,7 +148,6 @@ class LogFile:
         self._fd = -1
 
     def has_news(self, position: int) -> bool:
-        """Whether `read` would find anything there."""
         return bool(os.pread(self._fd, 1, position))
 
     def read(self, position: int) -> list[Event]:
@@ -178,8 +176,6 @@ class Fold:
 
 
 class ArenaLog:
-    """What this rank knows, and how it waits to know more."""
-
     def __init__(
         self,
         rank: int,
@@ -218,7 +214,6 @@ class ArenaLog:
 
     @property
     def position(self) -> int:
-        """How far this rank has read the log, in bytes."""
         return self._fold.position
 
     def look(self) -> None:
@@ -292,7 +287,6 @@ class ArenaLog:
         return outcome
 
     def _until_folded(self) -> None:
-        """Takes in what was appended just now."""
         self.look()
 
     def close(self) -> None:
@@ -303,7 +297,6 @@ class ArenaLog:
         self.file.close()
 
     def now_s(self) -> float:
-        """Seconds on this machine's clock."""
         return time.monotonic()
 
     def cut(self, position: int, buffer: int) -> None:
@@ -314,18 +307,15 @@ class ArenaLog:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises if no wait can come to a good end."""
         if self.ledger.below_quorum:
             where = f"[rank {self.rank} - round {self.ledger.round}]"
             raise BelowQuorum(f"{where} {self.ledger.why_below_quorum()}")
 
     def begin_wait(self, purpose: str, version: int | None = None, rank: int | None = None) -> Wait:
-        """From here on this rank waits."""
         now = time.monotonic()
         return Wait(purpose, now, version, rank, looked_s=now)
 
     def end_wait(self, wait: Wait) -> None:
-        """That wait is over."""
         self.waited_s += time.monotonic() - wait.began_s
 
     async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
@@ -358,7 +348,6 @@ class ArenaLog:
                 return
 
     def is_seal_due(self) -> bool:
-        """Whether the grace of the open round is over, and it is this rank's turn to end it."""
         left = self._grace_left_s()
         return left is not None and left <= 0
 
@@ -396,7 +385,6 @@ class ArenaLog:
         )
 
     def _where(self, ranks: Sequence[int]) -> str:
-        """The hosts of these ranks, where there are several."""
         rules = self.ledger.rules
         return f" (on hosts {sorted({rules.hosts[rank] for rank in ranks})})" if rules.hosts else ""
 

@@ -69,7 +69,6 @@ class Parts:
         self.faults = Faults()
 
     def memory(self, replica: OptimizerReplica, log: ArenaLog, reducing: Reducing | None) -> ArenaMemory:
-        """The rank's memory."""
         plan, exchanged = self.plan, replica.to_exchange()
         views = (self.files, self.arena, self.rank, plan.vector, plan.published, exchanged)
         return ArenaMemory(*views, self.snapshots, self.holds, log, reducing)
@@ -94,8 +93,6 @@ def open_local(
 
 
 def closing(log: ArenaLog, memory: ArenaMemory) -> Callable[[], None]:
-    """What closes both."""
-
     def close() -> None:
         log.close()
         memory.close()

@@ -31,8 +31,6 @@ Note = dict[str, Any]  #: the announcement: "job", "directory", and "holders": r
 
 
 class Rendezvous:
-    """The place in the store where the ranks of one optimizer meet."""
-
     def __init__(
         self,
         store: Any,
@@ -52,7 +50,6 @@ class Rendezvous:
         self._restarts = restarts  # whoever dies is started again
 
     def enter(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> Files:
-        """This rank's open files of the common arena."""
         if self._store is None:
             return self._make(description, layout, kept)[0]
         deadline = time.monotonic() + self._timeout_s

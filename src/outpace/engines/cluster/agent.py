@@ -111,7 +111,6 @@ class Agent:
     # -- threads ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until no rank of this host is left."""
         self._begin()
         for work in (self._read, self._deliver, self._reduce, self._beat, self._watch_store):
             threading.Thread(target=self._guarded, args=(work,), name=work.__name__, daemon=True).start()
@@ -325,7 +324,6 @@ class Agent:
 
 
 def store_lost(host: int, why: str) -> str:
-    """The error for the ranks of this host."""
     return (
         f"the store at {address()}, which joins the hosts, is lost to host {host} ({why}). No round was committed "
         "without it; restart the job from its last checkpoint"

@@ -15,8 +15,6 @@ from outpace.protocol.events import Event
 
 
 class Inbox:
-    """Appending to it and reading it."""
-
     def __init__(self, fd: int, page: SharedPage) -> None:
         self._fd = fd
         self._trimming = Trimming(fd)
@@ -30,11 +28,9 @@ class Inbox:
         return end
 
     def read(self, position: int, records: int) -> bytes:
-        """What was appended from there on, at most so many records."""
         return os.pread(self._fd, records * RECORD_BYTES, position)
 
     def cut(self, position: int) -> None:
-        """Gives back the memory of what lies before `position`."""
         self._trimming.cut(position)
 
 
@@ -61,5 +57,4 @@ class SentLog(LogFile):
         return super().now_ns() + self._page.clock_ns
 
     def append(self, event: Event) -> None:
-        """Gives it to the agent."""
         self._sent = self._inbox.put(event, event.time_ns)

@@ -198,7 +198,6 @@ class JoinHandler:
         return self._waiting
 
     def take(self, question: Question) -> None:
-        """This agent answers it."""
         self._taken.add(question.number)
 
     def tell(self, question: Question, log_position: LogPosition) -> None:

@@ -44,8 +44,6 @@ class CameBack(OutpaceError):
 
 
 class ClusterLog(ArenaLog):
-    """A rank's ledger, with an agent between it and the other hosts."""
-
     file: SentLog
 
     def __init__(self, supervisor: AgentSupervisor, *arguments: Any, **options: Any) -> None:
@@ -66,7 +64,6 @@ class ClusterLog(ArenaLog):
         return outcome
 
     async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
-        """As on one machine, unless this rank has to come back first."""
         if self.incarnation and not self._is_member():
             self._come_back()
         else:

@@ -22,8 +22,6 @@ Connect = Callable[[int, list[int]], tuple[Group, Transfers]]  #: a generation a
 
 
 class Membership:
-    """One agent's groups, one after the other."""
-
     def __init__(
         self, hosts: Hosts, host: int, connect: Connect, begin_again: Callable[[], None], patience_s: float
     ) -> None:
@@ -46,7 +44,6 @@ class Membership:
         return self._hosts.serials.get(host, 0)
 
     def take_in(self, event: Agent | Gone) -> None:
-        """A record was read."""
         if isinstance(event, Agent):
             has_changed = self._hosts.enter(event.host, event.number, 0)
         else:

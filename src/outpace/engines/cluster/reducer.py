@@ -28,8 +28,6 @@ DEPTH = 3  #: pieces under way at once
 
 
 class HostReducer:
-    """One agent's part in reducing rounds."""
-
     def __init__(
         self,
         memory: Arena,
@@ -151,7 +149,6 @@ class HostReducer:
         return join_meta(present, bytes(map(int, numbers[tensors + 4 : tensors + 4 + length].tolist())))
 
     def _refusal(self, sealed: Round, terms: Terms) -> Event | None:
-        """One of this host's contributions that is not finite."""
         mine = sealed._replace(contributions=tuple(sealed.contributions[i] for i in self._mine(sealed)))
         for index in range(len(self._sums.chunks)):
             bad = self._sums.culprit(index, terms, mine)

@@ -107,7 +107,6 @@ class SharedPage:
         self._status[0] = status
 
     def check(self, where: str) -> None:
-        """Raises if the agent has given up."""
         status = self.status
         if status in (RUNNING, LEFT):
             return

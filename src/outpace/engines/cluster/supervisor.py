@@ -50,8 +50,6 @@ def cluster_of(name: str) -> str:
 
 
 class AgentSupervisor:
-    """Makes sure that the host has an agent."""
-
     def __init__(self, spec: LaunchSpec, page: SharedPage, life: Life, where: str, env: dict[str, str]) -> None:
         self._spec, self._page, self._life, self._where = spec, page, life, where
         self._env = env  # by which the agent finds the store

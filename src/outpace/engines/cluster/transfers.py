@@ -86,8 +86,6 @@ def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
 
 
 class Transfers:
-    """One host's end of all transfers within one group."""
-
     def __init__(self, group: Group, memory: Arena, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
         self._group = group
         self._memory = memory

@@ -33,22 +33,18 @@ class Load:
 
     @property
     def ops(self) -> int:
-        """What the store was asked."""
         return self.entries + self.lost + self.gets
 
     @property
     def ops_per_s(self) -> float:
-        """What the store was asked in a second."""
         return self.ops / self.seconds if self.seconds else 0.0
 
     @property
     def store_share(self) -> float:
-        """Share of the time that the store was busy."""
         return self.store_busy_s / self.seconds if self.seconds else 0.0
 
     @property
     def link_share(self) -> float:
-        """Share of the time that the busiest link was busy."""
         return self.link_busy_s / self.seconds if self.seconds else 0.0
 
 
@@ -87,7 +83,6 @@ class Store:
         return True, heard_ns, read_ns
 
     def busy_until_now_ns(self) -> int:
-        """How long it has been busy."""
         return self.busy_ns - max(0, self._free_ns - self._clock.now_ns)
 
     def _serve(self, service_ns: int) -> int:
@@ -204,7 +199,6 @@ class Agents:
     # -- figures ---------------------------------------------------------------------------------------------------
 
     def load(self) -> Load:
-        """What store and links had to do until now."""
         rows = max(*self._rows_sent, *self._rows_received)
         return Load(
             seconds=self._clock.now_ns / 1e9,

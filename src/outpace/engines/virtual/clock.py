@@ -18,7 +18,6 @@ Request = int | Waiters
 
 @coroutine
 def sleep(nanoseconds: int) -> Generator[Request, None, None]:
-    """Lets simulated time pass."""
     yield nanoseconds
 
 
@@ -29,8 +28,6 @@ def wait_in(waiters: Waiters) -> Generator[Request, None, None]:
 
 
 class Clock:
-    """The time, and what happens when."""
-
     def __init__(self) -> None:
         self.now_ns = 0
         self._queue: list[tuple[int, int, Action]] = []
@@ -42,7 +39,6 @@ class Clock:
         heapq.heappush(self._queue, (time_ns, self._count, action))
 
     def after(self, nanoseconds: int, action: Action) -> None:
-        """Calls `action` when so much time has passed."""
         self._count += 1
         heapq.heappush(self._queue, (self.now_ns + nanoseconds, self._count, action))
 
@@ -74,12 +70,10 @@ class Task:
         self._is_due = False  # it would have gone on while it was stopped
 
     def start(self) -> Task:
-        """Begins now."""
         self._clock.after(0, self.resume)
         return self
 
     def resume(self) -> None:
-        """Goes on until it sleeps, waits or ends."""
         if self.is_over:
             return
         if self.is_stopped:
@@ -103,7 +97,6 @@ class Task:
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """Continues after a stop."""
         self.is_stopped = False
         if self._is_due:
             self._is_due = False

@@ -24,8 +24,6 @@ class Speed(NamedTuple):
 
 
 class VirtualLog:
-    """The world's log, as one rank sees it."""
-
     def __init__(self, world: World, rank: int, speed: Speed) -> None:
         self.world, self.rank, self.speed = world, rank, speed
         self.ledger: Ledger = world.ledger  #: all simulated ranks share it, so that nothing is ever unread
@@ -40,7 +38,6 @@ class VirtualLog:
 
     @property
     def position(self) -> int:
-        """How many events the log has."""
         return self.world.position
 
     @property
@@ -50,7 +47,6 @@ class VirtualLog:
         return (self.waited_ns + (0 if since is None else self.world.clock.now_ns - since)) / 1e9
 
     def now_s(self) -> float:
-        """Simulated seconds."""
         return self.world.clock.now_ns / 1e9
 
     async def compute(self, parts: int = 1) -> None:
@@ -102,22 +98,18 @@ class VirtualLog:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def begin_wait(self, purpose: str, version: int | None, rank: int | None) -> Wait:
-        """From here on this rank waits."""
         self._waits_since_ns = now = self.world.clock.now_ns
         return Wait(purpose, now, version, rank)
 
     def end_wait(self, wait: Wait) -> None:
-        """That wait is over."""
         self.waited_ns += self.world.clock.now_ns - int(wait.began_s)
         self._waits_since_ns = None
 
     def check(self) -> None:
-        """Raises if no wait can come to a good end."""
         if self.ledger.below_quorum:
             raise BelowQuorum(f"[rank {self.rank} - round {self.ledger.round}] {self.ledger.why_below_quorum()}")
 
     async def rest(self, wait: Wait, at_most_s: float | None) -> None:
-        """Suspends until the world wakes it."""
         world = self.world
         if wait.version is not None:
             waiters = world.completion(wait.version)

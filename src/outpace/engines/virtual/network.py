@@ -66,11 +66,9 @@ class Network:
                 raise InvalidRules(f"network option {name} must be greater than 0: nothing would ever arrive")
 
     def hosts(self, world: int) -> int:
-        """How many hosts so many ranks need."""
         return -(-world // self.ranks_per_host) if self.ranks_per_host else 1
 
     def host_of(self, rank: int) -> int:
-        """Where a rank runs."""
         return rank // self.ranks_per_host if self.ranks_per_host else 0
 
     def has_store(self, world: int) -> bool:
@@ -83,7 +81,6 @@ class Network:
         return (self.latency_us + 2 * self.overhead_us) / 1e6
 
     def transfer_s(self, payload_bytes: int) -> float:
-        """What so many bytes take on a host's link."""
         return payload_bytes * 8 / (self.gbps * 1e9)
 
     @staticmethod

@@ -38,8 +38,6 @@ class Reducer(Protocol):
 
 
 class World:
-    """What all ranks of one simulated job share."""
-
     def __init__(
         self, clock: Clock, ledger: Ledger, network: Network, payload_bytes: int, reducer: Reducer | None = None
     ) -> None:
@@ -114,7 +112,6 @@ class World:
         return self._by_rank.setdefault(rank, [])
 
     def load(self) -> Load | None:
-        """What store and links have had to do, where there is a store."""
         return None if self.agents is None else self.agents.load()
 
     def travel_ns(self, rank: int, peers: Collection[int], together: bool) -> int:
