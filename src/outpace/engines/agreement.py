@@ -79,8 +79,6 @@ def _describe(here: list[Any] | None, there: list[Any] | None) -> str:
     return f"`{here[0]}`, {here[2]} here, {there[2]} there"
 
 
-log = logging.getLogger("outpace")
-
 PATIENCE_S = 10.0  #: a wait this long is worth a word
 FAR, AT_LEAST = 2, 10  #: times as many steps as the waiting rank has made since all last met, and so many more
 
@@ -99,7 +97,8 @@ class LonelyWait:
         if self._since is None or now_s - self._since < PATIENCE_S:
             return
         own = self._made(ledger, self._rank)
-        far = {rank: made for rank in _active(ledger) if (made := self._made(ledger, rank)) >= FAR * own + AT_LEAST}
+        active = [member.rank for member in ledger.members.unfinished() if member.state == ACTIVE]
+        far = {rank: made for rank in active if (made := self._made(ledger, rank)) >= FAR * own + AT_LEAST}
         if far:
             log.warning(
                 "[rank %d - round %d] has waited %.0f s in synchronize() for ranks %s, which keep stepping: %d steps "
@@ -114,10 +113,6 @@ class LonelyWait:
 
     def _made(self, ledger: Ledger, rank: int) -> int:
         return _steps(ledger, rank) - self._met_at.get(rank, 0)
-
-
-def _active(ledger: Ledger) -> list[int]:
-    return [member.rank for member in ledger.members.unfinished() if member.state == ACTIVE]
 
 
 def _steps(ledger: Ledger, rank: int) -> int:

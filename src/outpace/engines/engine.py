@@ -60,8 +60,7 @@ class Engine:
 
     @property
     def version(self) -> int:
-        version: int = self.replay.version
-        return version
+        return self.replay.version  # type: ignore[no-any-return]
 
     @property
     def incarnation(self) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
 
 import torch
 
@@ -102,10 +103,7 @@ def mean_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
 
 
 def _max_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    most = rows[0].clone()
-    for row in rows[1:]:
-        most = torch.maximum(most, row)
-    mine.copy_(most)
+    mine.copy_(reduce(torch.maximum, rows))
 
 
 def _first_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:

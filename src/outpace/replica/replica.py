@@ -232,10 +232,9 @@ class OptimizerReplica:
             self._on_round(result.round)
 
     def _length_of(self, applied: Round) -> AbstractContextManager[None]:
-        rules = self.rules
-        return (
-            nullcontext() if rules is None else self.length.of_round(applied.size(rules.of_sums), rules.one_at_a_time)
-        )
+        if self.rules is None:
+            return nullcontext()
+        return self.length.of_round(applied.size(self.rules.of_sums), self.rules.one_at_a_time)
 
     def _step_with(self, result: Result) -> None:
         own = [p.grad for p in self.parameters]

@@ -44,21 +44,8 @@ class Files:
     fds: tuple[int, ...]  #: in the order of `NAMES`
     directory: Path | None = None
 
-    @property
-    def arena(self) -> int:
-        return self.fds[0]
-
-    @property
-    def log(self) -> int:
-        return self.fds[1]
-
-    @property
-    def life(self) -> int:
-        return self.fds[2]
-
-    @property
-    def inbox(self) -> int:
-        return self.fds[3]
+    def __post_init__(self) -> None:
+        self.arena, self.log, self.life, self.inbox = self.fds
 
     def close(self) -> None:
         """Closes them. Drops this process's life, so it comes last of all."""

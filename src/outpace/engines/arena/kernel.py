@@ -217,14 +217,8 @@ class Life:
 
 
 POINTS = (
-    "depositing",
-    "before-append",
-    "after-append",
-    "before-wake",
-    "reducing",
-    "opening-attempt",
-    "applying",
-    "writing-snapshot",
+    *("depositing", "before-append", "after-append", "before-wake"),
+    *("reducing", "opening-attempt", "applying", "writing-snapshot"),
 )
 
 

@@ -13,7 +13,6 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from zlib import crc32
@@ -111,15 +110,15 @@ def append(fd: int, record: bytes) -> None:
     kernel.before_showing()
 
 
-class Trimming:
-    """Gives back the memory of a file's beginning, which then reads as zeros."""
+class AppendedFile:
+    """A file that grows at its end, and whose beginning can be given back."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._cut = 0
 
     def cut(self, position: int) -> None:
-        """What lies before `position` is not needed any more."""
+        """Gives back the memory of what lies before, which reads as zeros then. Positions stay as they are."""
         position -= position % 4096
         if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
             return
@@ -128,12 +127,8 @@ class Trimming:
         self._cut = position
 
 
-class LogFile:
+class LogFile(AppendedFile):
     """The file: appends at the end, reads from any position, in bytes."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._trimming = Trimming(fd)
 
     def now_ns(self) -> int:
         """The clock that events are timed by."""
@@ -153,13 +148,7 @@ class LogFile:
     def read(self, position: int) -> list[Event]:
         """The next events from there on, at most `READ_RECORDS`."""
         records = os.pread(self._fd, _READ_BYTES, position)
-        if not records:
-            return []
-        return decode(records)
-
-    def cut(self, position: int) -> None:
-        """Gives back the memory of records before `position`. Positions stay as they are."""
-        self._trimming.cut(position)
+        return decode(records) if records else []
 
 
 @dataclass(slots=True)
@@ -378,15 +367,12 @@ class ArenaLog:
     def _timed_out(self, purpose: str) -> str:
         missing = [r for r in range(self.ledger.rules.world) if r not in self.ledger.members.by_rank]
         awaited = missing if not self.ledger.started else self.ledger.awaited()
+        hosts = self.ledger.rules.hosts
+        where = f" (on hosts {sorted({hosts[rank] for rank in awaited})})" if hosts else ""
         return (
-            f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; "
-            f"still missing: ranks {awaited}{self._where(awaited)}. Nothing was lost; see whether they hang, or raise "
-            "timeout_s"
+            f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; still missing: "
+            f"ranks {awaited}{where}. Nothing was lost; see whether they hang, or raise timeout_s"
         )
-
-    def _where(self, ranks: Sequence[int]) -> str:
-        rules = self.ledger.rules
-        return f" (on hosts {sorted({rules.hosts[rank] for rank in ranks})})" if rules.hosts else ""
 
 
 def _is_same(one: Event, other: Event) -> bool:

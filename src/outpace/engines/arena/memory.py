@@ -21,7 +21,7 @@ from outpace.engines.arena.layout import NOTES_BYTES, Arena
 from outpace.engines.arena.log import ArenaLog
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.memory import Term
-from outpace.engines.sums import join_meta, meta_of, mixed_notes, weighted_sum
+from outpace.engines.sums import join_meta, mean_of, meta_of, mixed
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
@@ -148,18 +148,13 @@ class ArenaMemory:
         return tuple(numbers[1 : 1 + int(numbers[0])])
 
     async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
-        rows: list[tuple[Tensors, float]] = [(self._row_at(place.row), share) for place, share in terms]
-        if own is not None:
-            rows.append((own.tensors, own.weight))
-        return Mixed(weighted_sum(rows), mixed_notes([(self.notes(p.row), share) for p, share in terms], own))
+        return mixed([(self._row_at(p.row), self.notes(p.row), share) for p, share in terms], own)
 
     async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
-        share = 1 / (len(places) + (own is not None))
-        rows: list[tuple[Tensors, float]] = [(self._row_at(place.row), share) for place in places]
-        return Mixed(weighted_sum(rows if own is None else [*rows, (own, share)]))
+        return mean_of([self._row_at(place.row) for place in places], own)
 
     def copy(self, row: int) -> Mixed:
-        return Mixed(weighted_sum([(self._row_at(row), 1.0)]))
+        return mean_of([self._row_at(row)])
 
     # -- snapshots, and what all ranks exchange when they meet -----------------------------------------------------
 

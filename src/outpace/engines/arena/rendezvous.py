@@ -69,7 +69,8 @@ class Rendezvous:
             else:
                 self._compare(files, note, description)
             note["holders"][str(self._rank)] = {"pid": os.getpid(), "fds": files.fds}
-            if self._replace(said, json.dumps(note)):
+            new = json.dumps(note)
+            if self._store.compare_set(self._key, said, new) == new.encode():
                 return files
             if makes:  # somebody was quicker
                 arena.remove_directory(files)
@@ -102,7 +103,6 @@ class Rendezvous:
 
     def _announced(self, deadline: float) -> str:
         """The announcement; nothing for the rank that makes the first one."""
-        assert self._store is not None
         if self._rank == self._ranks[0] and not self._store.check([self._key]):
             return ""
         try:
@@ -110,10 +110,6 @@ class Rendezvous:
         except TimedOut as error:
             raise self._timed_out() from error
         return str(self._store.get(self._key).decode())
-
-    def _replace(self, said: str, new: str) -> bool:
-        assert self._store is not None
-        return bool(self._store.compare_set(self._key, said, new) == new.encode())
 
     def _rest(self, deadline: float) -> None:
         """Whoever had the arena is dead. The rank that makes another one is being started."""

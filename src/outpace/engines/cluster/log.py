@@ -18,25 +18,12 @@ from outpace.engines.cluster.supervisor import AgentSupervisor
 from outpace.engines.engine import Engine, T, run
 from outpace.engines.log import Wait
 from outpace.errors import OutpaceError, TimedOut
-from outpace.protocol.events import (
-    Arrive,
-    Claim,
-    Event,
-    Finish,
-    Join,
-    Outcome,
-    OutcomeKind,
-    Publish,
-    Read,
-    Snapshot,
-    Swap,
-    Sync,
-    Tell,
-    Withdraw,
-)
+from outpace.protocol import events as ev
+from outpace.protocol.events import Arrive, Event, Join, Outcome, OutcomeKind
 
 # what a rank says in the name of its current life; the rest may be said by anybody, at any time
-_OF_A_LIFE = (Arrive, Sync, Finish, Claim, Snapshot, Publish, Read, Swap, Tell, Withdraw)
+_OF_WEIGHTS = (ev.Publish, ev.Read, ev.Swap, ev.Tell, ev.Withdraw)
+_OF_A_LIFE = (Arrive, ev.Sync, ev.Finish, ev.Claim, ev.Snapshot, *_OF_WEIGHTS)
 
 
 class CameBack(OutpaceError):

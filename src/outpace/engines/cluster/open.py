@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from outpace.engines.agreement import check_agreement
 from outpace.engines.arena.arena import Files
@@ -28,6 +28,7 @@ from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.joining import PLACE, Start, ask, begin_at, hosts_of, start_of
 from outpace.engines.cluster.leases import beat_s, lease_s
 from outpace.engines.cluster.log import ClusterLog, Drive
+from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.shared_page import SharedPage, prepare_page
 from outpace.engines.cluster.supervisor import AgentSupervisor, LaunchSpec, cluster_of
 from outpace.engines.engine import Engine, Opened
@@ -70,7 +71,7 @@ def open_cluster(
     spec = LaunchSpec(
         name=begun.name,
         host=host,
-        layout=plan.layout.sizes(),
+        layout=asdict(plan.layout),
         rules=rules.to_dict(),
         chunks=[(str(c.dtype).removeprefix("torch."), c.offset, c.elements) for c in plan.vector.chunks()],
         tensors=len(plan.vector.entries),
@@ -128,7 +129,7 @@ def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Fi
         key = key_of(start, mine, nonce, max(hosts) + 1)
         prepare_page(files.arena, plan.layout, key, life)
         if is_back:
-            others = start.store.with_key(key, f"{cluster_of(start.name)}/{PLACE}")
+            others = SealedStore(start.inner, key, f"{cluster_of(start.name)}/{PLACE}")
             begin_at(ask(others, mine, start.timeout_s), files, plan.layout)
 
     return prepare

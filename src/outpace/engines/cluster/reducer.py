@@ -150,16 +150,12 @@ class HostReducer:
 
     def _refusal(self, sealed: Round, terms: Terms) -> Event | None:
         mine = sealed._replace(contributions=tuple(sealed.contributions[i] for i in self._mine(sealed)))
-        for index in range(len(self._sums.chunks)):
-            bad = self._sums.culprit(index, terms, mine)
-            if bad is not None:
-                return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
-        return None
+        found = (self._sums.culprit(index, terms, mine) for index in range(len(self._sums.chunks)))
+        bad = next((each for each in found if each is not None), None)
+        return None if bad is None else Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
 
     def _another_attempt(self, sealed: Round) -> Event | None:
         """A rank that is stopped still uses the slot: another one is needed."""
         users = self._users()
         free = next((s for s in self._free_slots() if not self._holds.others_use(s, 0, users)), None)
-        if free is None:
-            return None
-        return Attempt(sealed.number, sealed.attempt + 1, free)
+        return None if free is None else Attempt(sealed.number, sealed.attempt + 1, free)

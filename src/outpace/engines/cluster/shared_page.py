@@ -91,13 +91,9 @@ class SharedPage:
     def status(self) -> int:
         return int(self._status[0])
 
-    def begin(self) -> None:
-        """An agent is about to be started, whatever became of the last one."""
-        self._status[0] = RUNNING
-
-    def leave(self) -> None:
-        """The agent ends because nobody needs it."""
-        self._status[0] = LEFT
+    @status.setter
+    def status(self, status: int) -> None:
+        self._status[0] = status
 
     def give_up(self, status: int, why: str) -> None:
         """The agent's last words: no rank of this host can go on."""

@@ -96,8 +96,7 @@ class Agents:
 
     def __init__(self, clock: Clock, network: Network, world: int, payload_bytes: int) -> None:
         self.store = Store(clock, network, network.hosts(world))
-        self._clock = clock
-        self._network = network
+        self._clock, self._network = clock, network
         self._hosts = range(network.hosts(world))
         self._inboxes: list[list[tuple[int, Action]]] = [[] for _ in self._hosts]  # when it was said, what it does
         self._committing = [False for _ in self._hosts]

@@ -108,5 +108,4 @@ class Task:
         self._body.close()
 
     def _advance(self) -> Request:
-        request: Request = self._body.send(None)
-        return request
+        return self._body.send(None)  # type: ignore[no-any-return]

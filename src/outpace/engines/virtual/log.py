@@ -113,10 +113,8 @@ class VirtualLog:
         world = self.world
         if wait.version is not None:
             waiters = world.completion(wait.version)
-        elif wait.rank is not None:
-            waiters = world.changes_of(wait.rank)
         else:
-            waiters = world.news()
+            waiters = world.news() if wait.rank is None else world.changes_of(wait.rank)
         if at_most_s is not None:
             world.clock.after(int(at_most_s * 1e9) + 1, lambda: world.clock.wake(waiters))
         await wait_in(waiters)

@@ -11,7 +11,7 @@ import torch
 from outpace.engines.engine import Engine
 from outpace.engines.memory import Term
 from outpace.engines.replay import REPLAY_AT_MOST
-from outpace.engines.sums import RowSums, done, join_meta, merged_meta, meta_of, mixed_notes, weighted_sum
+from outpace.engines.sums import RowSums, done, join_meta, mean_of, merged_meta, meta_of, mixed
 from outpace.engines.virtual.clock import sleep
 from outpace.engines.virtual.log import VirtualLog
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
@@ -36,24 +36,21 @@ class SharedTensors:
         vectors = rules.rows * rules.world + Results(rules).slots
         self._memory = torch.zeros(vectors * vector.nbytes, dtype=torch.uint8, device="cpu")
         self._sums = RowSums(self._memory, vector.chunks(), rules, max_grad_norm)
-        self._row_metas: dict[tuple[int, int], bytes] = {}
+        self.row_metas: dict[tuple[int, int], bytes] = {}
         self._slot_metas: dict[int, bytes] = {}
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def row(self, rank: int, row: int) -> list[torch.Tensor]:
         return self._vector_at(self._row_at(rank, row))
 
-    def describe_row(self, rank: int, row: int, present: bytes, hyper: bytes) -> None:
-        self._row_metas[rank, row] = join_meta(present, hyper)
-
     def copy_of_row(self, rank: int, row: int) -> tuple[torch.Tensor, bytes]:
         at = self._row_at(rank, row)
-        return self._memory[at : at + self.vector.nbytes].clone(), self._row_metas[rank, row]
+        return self._memory[at : at + self.vector.nbytes].clone(), self.row_metas[rank, row]
 
     def put_row(self, rank: int, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
         at = self._row_at(rank, row)
         self._memory[at : at + self.vector.nbytes].copy_(copy[0])
-        self._row_metas[rank, row] = copy[1]
+        self.row_metas[rank, row] = copy[1]
 
     def result(self, record: Round) -> Result:
         present, hyper = meta_of(record, self._slot_metas.get(record.slot, b""))
@@ -70,7 +67,7 @@ class SharedTensors:
             if bad is not None:
                 return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
             torch.mul(summed, scale, out=place)
-        metas = (self._row_metas[c.rank, c.row] for c in sealed.contributions)
+        metas = (self.row_metas[c.rank, c.row] for c in sealed.contributions)
         self._slot_metas[sealed.slot] = merged_meta(sealed, metas)
         return done(0, sealed, sums.clip(squares))
 
@@ -130,7 +127,7 @@ class TensorMemory(SimulatedMemory):
 
     async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
         """It takes its time until the arrival can be in the log."""
-        self._tensors.describe_row(self._rank, row, *described)
+        self._tensors.row_metas[self._rank, row] = join_meta(*described)
         await sleep(self._world.arrive_ns)
         await self._log.until_committed()
 
@@ -164,19 +161,14 @@ class TensorMemory(SimulatedMemory):
 
     async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
         await self._fetch(terms, together)
-        rows: list[tuple[Tensors, float]] = [(self._tensors.published[p.row], share) for p, share in terms]
-        if own is not None:
-            rows.append((own.tensors, own.weight))
-        return Mixed(weighted_sum(rows), mixed_notes([(self.notes(p.row), share) for p, share in terms], own))
+        return mixed([(self._tensors.published[p.row], self.notes(p.row), share) for p, share in terms], own)
 
     async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
         await self._fetch_from_all(ranks)
-        share = 1 / (len(places) + (own is not None))
-        rows: list[tuple[Tensors, float]] = [(self._tensors.published[place.row], share) for place in places]
-        return Mixed(weighted_sum(rows if own is None else [*rows, (own, share)]))
+        return mean_of([self._tensors.published[place.row] for place in places], own)
 
     def copy(self, row: int) -> Mixed:
-        return Mixed(weighted_sum([(self._tensors.published[row], 1.0)]))
+        return mean_of([self._tensors.published[row]])
 
     async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
         """Copying takes as long as applying a round."""

@@ -24,8 +24,6 @@ from outpace.replica.replica import OptimizerReplica
 T = TypeVar("T")
 
 _UNWIND_S = 5.0
-
-
 _here = threading.local()
 
 

@@ -41,10 +41,7 @@ class World:
     def __init__(
         self, clock: Clock, ledger: Ledger, network: Network, payload_bytes: int, reducer: Reducer | None = None
     ) -> None:
-        self.clock = clock
-        self.ledger = ledger
-        self.network = network
-        self.payload_bytes = payload_bytes
+        self.clock, self.ledger, self.network, self.payload_bytes = clock, ledger, network, payload_bytes
         self.position = 0  #: how many events the log has
         self.on_event: list[Callable[[Event, Outcome], None]] = []  #: told of each event and what it did
         world = ledger.rules.world
@@ -53,7 +50,8 @@ class World:
         self._unhashed = bytearray()
         has_store = network.has_store(world)
         self.agents = Agents(clock, network, world, payload_bytes) if has_store else None  #: of hosts with a store
-        self._arrive_ns = network.write_ns(payload_bytes) if has_store else network.arrive_ns(world, payload_bytes)
+        #: from a rank's gradients being ready until its arrival is in the log, or with its host's agent
+        self.arrive_ns = network.write_ns(payload_bytes) if has_store else network.arrive_ns(world, payload_bytes)
         self._notice_ns = round(network.notice_s(world) * 1e9)
         self._reducing: tuple[int, int] = (-1, 0)  # the attempt whose end is planned
         self._graced: tuple[int, int] = (-1, 0)  # round and deadline whose seal is planned
@@ -66,11 +64,6 @@ class World:
         self._travels: dict[tuple[object, ...], int] = {}
         self._travels_of_all: dict[Sequence[int], int] = {}
         ledger.published.collects = True
-
-    @property
-    def arrive_ns(self) -> int:
-        """From a rank's gradients being ready until its arrival is in the log, or with its host's agent."""
-        return self._arrive_ns
 
     @property
     def digest(self) -> str:
@@ -167,10 +160,8 @@ class World:
         sealed = self.ledger.reducing
         if sealed is None or (sealed.number, sealed.attempt) != attempt:
             return
-        if self._reducer is not None:
-            self.append(self._reducer.reduce(sealed))
-        else:
-            self.append(Done(0, sealed.number, sealed.attempt, sealed.slot))
+        done = Done(0, *attempt, sealed.slot)
+        self.append(done if self._reducer is None else self._reducer.reduce(sealed))
 
     def _plan_seal(self) -> None:
         deadline = self.ledger.deadline_ns
@@ -181,8 +172,7 @@ class World:
 
     def _wake_readers(self, changed: list[int]) -> None:
         for rank in changed:
-            waiters = self._by_rank.get(rank)
-            if waiters:
+            if waiters := self._by_rank.get(rank):
                 self.clock.wake(waiters, self._notice())
         changed.clear()
 
@@ -209,6 +199,5 @@ class World:
     def _news(self) -> tuple[object, ...]:
         """What those who wait for something else than a round care about."""
         ledger = self.ledger
-        members = len(ledger.open.unfinished)
-        latest = ledger.snapshots.latest
+        latest, members = ledger.snapshots.latest, len(ledger.open.unfinished)
         return ledger.started, ledger.complete, ledger.sync.generation, latest, ledger.ended, members
