@@ -8,6 +8,7 @@ and the ranks train one after the other.
 from __future__ import annotations
 
 import logging
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -44,9 +45,7 @@ def description_of(
 def check_agreement(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> None:
     """Refuses a rank whose model, optimizer or rules differ, naming the first difference. Warns where bits may."""
     for part in ("parameters", "others", "buffers"):
-        for index in range(max(len(mine[part]), len(theirs[part]))):
-            here = mine[part][index] if index < len(mine[part]) else None
-            there = theirs[part][index] if index < len(theirs[part]) else None
+        for here, there in zip_longest(mine[part], theirs[part]):
             if here != there:
                 raise ModelMismatch(
                     f"rank {rank} has another model than rank 0: first difference is "
@@ -69,14 +68,12 @@ def check_agreement(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> 
 
 def _describe(here: list[Any] | None, there: list[Any] | None) -> str:
     if here is None or there is None:
-        present, where = (here, "only here") if there is None else (there, "only there")
-        assert present is not None
-        return f"`{present[0]}` ({present[1]}, {present[2]}), {where}"
+        name, shape, dtype = here or there or []
+        return f"`{name}` ({shape}, {dtype}), only {'here' if there is None else 'there'}"
     if here[0] != there[0]:
         return f"`{here[0]}` here where `{there[0]}` is there"
-    if here[1] != there[1]:
-        return f"`{here[0]}`, {here[1]} here, {there[1]} there"
-    return f"`{here[0]}`, {here[2]} here, {there[2]} there"
+    what = 1 if here[1] != there[1] else 2  # the shape, or the dtype
+    return f"`{here[0]}`, {here[what]} here, {there[what]} there"
 
 
 PATIENCE_S = 10.0  #: a wait this long is worth a word
@@ -116,6 +113,5 @@ class LonelyWait:
 
 
 def _steps(ledger: Ledger, rank: int) -> int:
-    """Contributions, or weights published."""
     member, shelf = ledger.members.by_rank.get(rank), ledger.published.shelves.get(rank)
     return max(0, 0 if member is None else member.last_step, 0 if shelf is None else shelf.iteration)

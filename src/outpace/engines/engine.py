@@ -161,7 +161,6 @@ class Engine:
         self._pieces_at = -1  # a checkpoint may bring back a version that pieces were given at
 
     def resume_steps(self, steps: int) -> None:
-        """Goes on counting this rank's steps from a checkpoint."""
         self._contributed = max(self._contributed, steps)
         self.steps = max(self.steps, steps)
 

@@ -31,8 +31,6 @@ class PublishedWeights:
         self._unread: deque[tuple[int, tuple[int, ...]]] = deque()  # own publications and who must read them
         self._based_on = 0  # the generation of this rank's weights that what it has now goes back to
 
-    # -- publishing ------------------------------------------------------------------------------------------------
-
     async def publish(self, iteration: int, values: Tensors, readers: Collection[int] = (), notes: Notes = ()) -> bool:
         self._log.look()
         await self._until_row_is_read()
@@ -57,8 +55,6 @@ class PublishedWeights:
 
     def forget_unread(self) -> None:
         self._unread.clear()
-
-    # -- sums ------------------------------------------------------------------------------------------------------
 
     async def mix(
         self, shares: Mapping[tuple[int, int], float], read: int, together: bool = False, own: Own | None = None
@@ -110,8 +106,6 @@ class PublishedWeights:
     def open_iteration(self) -> int:
         return self._published.open
 
-    # -- swaps -----------------------------------------------------------------------------------------------------
-
     async def swap(self, peer: int) -> Mixed | None:
         """Redone until neither changed meanwhile. Each time it has to be, another rank's swap went through."""
         while True:
@@ -144,8 +138,6 @@ class PublishedWeights:
 
     async def withdraw(self) -> None:
         self._log.append(Withdraw(self._rank, self._log.incarnation, self._based_on))
-
-    # -- details ---------------------------------------------------------------------------------------------------
 
     @property
     def _published(self) -> Published:

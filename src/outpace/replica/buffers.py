@@ -80,7 +80,6 @@ class ModelBuffers:
                 _COMBINED[self.rules[name]](now[name], [row[1 + index] for row in rows])
 
     def __len__(self) -> int:
-        """How many tensors `left` has."""
         return len(self._met) + bool(self._met)
 
     def _check(self, name: str, rule: str, buffer: torch.Tensor) -> None:

@@ -33,11 +33,12 @@ RoundHook = Callable[[Round], None]
 
 
 class OptimizerReplica:
+    """A torch optimizer and its model, as engines see them. A strategy may have one of its own."""
+
     def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
         self.inner = inner
         self.version = 0
-        self._model = model
-        self._on_round = on_round
+        self._model, self._on_round = model, on_round
         self.model_buffers = ModelBuffers(model)
         self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
         self._groups = [list(group["params"]) for group in inner.param_groups]
@@ -164,6 +165,7 @@ class OptimizerReplica:
     # -- publishing, for strategies that average weights -----------------------------------------------------------
 
     def published(self) -> list[torch.Tensor]:
+        """What averaging strategies leave for other ranks: the weights."""
         return [p.detach() for p in self.parameters]
 
     def become(self, mean: Mixed) -> None:
@@ -174,11 +176,9 @@ class OptimizerReplica:
     # -- what all ranks exchange when they meet --------------------------------------------------------------------
 
     def to_exchange(self) -> list[torch.Tensor]:
-        """The model's buffers, and what differs between ranks beside them."""
         return [*self.model_buffers.left(), *self._apart()]
 
     def exchange(self, rows: Sequence[Tensors]) -> None:
-        """Takes over what the ranks of a meeting left: buffers by their rules, the mean of what is apart."""
         count = len(self.model_buffers)
         with self._changing():
             self.model_buffers.take([row[:count] for row in rows])
@@ -196,11 +196,13 @@ class OptimizerReplica:
     # -- contributions that codecs keep track of -------------------------------------------------------------------
 
     def give_up(self, step: int) -> bool:
+        """A contribution was not taken in. True if the codec keeps it, to go with a later one."""
         is_kept = step in self.codec.in_flight()
         self.codec.dropped(step)
         return is_kept
 
     def keep_only(self, steps: Collection[int]) -> None:
+        """Rounds were passed over: of what this rank has given away, only these can still be applied."""
         for step in self.codec.in_flight():
             if step not in steps:
                 self.codec.forget(step)

@@ -107,7 +107,6 @@ class ArenaLayout:
         return self._metas + (self.rows * self.world + slot) * self.meta_bytes
 
     def chunk_states(self, slot: int) -> int:
-        """Progress of the reduction into a slot."""
         return self._chunk_states + slot * self._chunk_table_bytes
 
     def buffer_row(self, parity: int, rank: int) -> int:
@@ -133,7 +132,6 @@ class ArenaLayout:
 
     @property
     def total_bytes(self) -> int:
-        """Address space of the whole arena."""
         return self.published(self.published_rows) + PAGE
 
     def usual_bytes(self, kept: int, state_vectors: int = 2) -> int:

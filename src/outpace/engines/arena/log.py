@@ -131,7 +131,6 @@ class LogFile(AppendedFile):
     """The file: appends at the end, reads from any position, in bytes."""
 
     def now_ns(self) -> int:
-        """The clock that events are timed by."""
         return time.monotonic_ns()
 
     def append(self, event: Event) -> None:
@@ -182,11 +181,7 @@ class ArenaLog:
         self._fold = Fold(Ledger(rules, host))
         self.waited_s = 0.0
         self.helpers = 0  #: how many waiters a sealed round is worth waking for
-        self.file = file
-        self._snapshots = snapshots
-        self._bell = bell
-        self.life = life
-        self.faults = faults
+        self.file, self._snapshots, self._bell, self.life, self.faults = file, snapshots, bell, life, faults
         self._timeout_s = timeout_s
         self._spin_s = SPIN_S if rules.world <= cores() else 0.0  # else it would take a core from somebody who works
         self._appended: dict[int, tuple[Event, Outcome]] = {}  # by its time, what is being appended here
@@ -341,7 +336,6 @@ class ArenaLog:
         return left is not None and left <= 0
 
     def living(self) -> list[int]:
-        """Ranks that have joined and are not known to be dead."""
         return [m.rank for m in self.ledger.members.by_rank.values() if m.alive]
 
     def _grace_left_s(self) -> float | None:

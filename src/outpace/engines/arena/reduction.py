@@ -89,7 +89,6 @@ class Reduction:
         return done(0, sealed, self._sums.clip(squares[2::_WORDS].tolist()))
 
     def _table(self, slot: int) -> tuple[memoryview[int], memoryview[float]]:
-        """Progress of the reduction into a slot, as whole numbers and as floats."""
         if slot not in self._tables:
             offset, count = self._memory.layout.chunk_states(slot), len(self._sums.chunks) * _WORDS
             self._tables[slot] = (self._memory.numbers(offset, count, "Q"), self._memory.numbers(offset, count, "d"))
@@ -120,7 +119,6 @@ class Helper:
         return self._work(sealed, helping=stands_still)
 
     def _work(self, sealed: Round, helping: bool) -> Event | None:
-        """This rank's part of the reduction, or a new attempt where a stopped rank still uses the slot."""
         self._holds.take(sealed)
         try:
             if not self._is_current(sealed):

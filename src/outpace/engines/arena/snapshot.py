@@ -26,7 +26,6 @@ class SnapshotStore:
         self._hint = memory.numbers(memory.layout.latest, 1, "Q")
 
     def write(self, buffer: int, contents: Contents, ledger: dict[str, Any], position: int) -> None:
-        """Fills a buffer this rank has claimed."""
         specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in contents.tensors]
         plain = {"tensors": specs, "plain": contents.plain, "ledger": ledger, "position": position}
         body = json.dumps(plain).encode()

@@ -220,8 +220,6 @@ class Agent:
             looked = now
             time.sleep(beat_s(self._timeout_s))
 
-    # -- details ---------------------------------------------------------------------------------------------------
-
     def _say(self, event: Event) -> None:
         self._inbox.put(event, time.monotonic_ns() + self._page.clock_ns)
 

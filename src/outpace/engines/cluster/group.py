@@ -70,7 +70,6 @@ class Group:
         return seal(key, f"{place}/{mine}/{theirs}", question)[-SEAL_BYTES:]
 
     def _swap(self, given: bytes, within_s: float) -> list[bytes]:
-        """Gives every host its equal part, directly, and returns theirs."""
         got = torch.zeros(len(given), dtype=torch.uint8)
         self.end(self.trade(got, torch.frombuffer(bytearray(given), dtype=torch.uint8)), within_s)
         return [bytes(part.numpy()) for part in torch.split(got, SEAL_BYTES)]

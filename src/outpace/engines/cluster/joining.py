@@ -142,8 +142,6 @@ class LogPosition(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A restarted host wants to know where the others are."""
-
     host: int
     number: str  #: each is another one, so that no answer can be taken for a later one's
 
@@ -180,8 +178,6 @@ def begin_at(log_position: LogPosition, files: Files, layout: ArenaLayout) -> No
 
 
 class JoinHandler:
-    """Answers hosts that were restarted and want to join again."""
-
     def __init__(self, store: SealedStore) -> None:
         self._store = store
         self._heard = 0

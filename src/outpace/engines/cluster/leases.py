@@ -27,7 +27,6 @@ def lease_s(timeout_s: float) -> float:
 
 
 def beat_s(timeout_s: float) -> float:
-    """How often a host gives a sign of life."""
     return lease_s(timeout_s) / 8
 
 

@@ -99,7 +99,6 @@ class Drive:
         self._engine, self._log = engine, log
 
     def __call__(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-        """To its end, again from the beginning if need be."""
         while True:
             try:
                 if self._log.is_of_another_time:

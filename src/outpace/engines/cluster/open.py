@@ -47,7 +47,6 @@ _NONCE_BYTES = 32
 def open_cluster(
     replica: OptimizerReplica, rules: Rules, gathering: Gathering, max_grad_norm: float | None, timeout_s: float
 ) -> Opened:
-    """A running engine. Blocks until every rank of the world is there."""
     check_backend()
     place, inner, number = gathering.place, gathering.store, gathering.name.partition("/")[2]
     if inner is None:

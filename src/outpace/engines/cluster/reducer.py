@@ -71,8 +71,6 @@ class HostReducer:
         finally:
             self._holds.release()
 
-    # -- the vector ------------------------------------------------------------------------------------------------
-
     def _terms(self, sealed: Round) -> Terms:
         layout, mine = self._memory.layout, self._mine(sealed)
         offsets = [layout.row(sealed.contributions[i].rank, sealed.contributions[i].row) for i in mine]
@@ -127,8 +125,6 @@ class HostReducer:
             pieces.append(Piece(start, list(torch.split(whole, sizes)), whole))
             start = end
         return pieces
-
-    # -- what goes with it -----------------------------------------------------------------------------------------
 
     def _begin_meta(self, group: Group, sealed: Round) -> tuple[torch.Tensor, Any]:
         """Which parameters had gradients, and the hyper-parameters, as numbers that can be summed: bytes of one host,

@@ -114,7 +114,6 @@ class Transfers:
         return data
 
     def _serve(self, host: int) -> None:
-        """Answers one host, one request after the other, for as long as the group lasts."""
         group, request = self._group, torch.zeros(3, dtype=torch.int64)
         try:
             while not group.is_over:

@@ -62,7 +62,6 @@ class Store:
         self._read = 0  # entries that all agents have read
 
     def known(self) -> int:
-        """Entries that all agents have read by now."""
         while self._unread and self._unread[0] <= self._clock.now_ns:
             self._unread.popleft()
             self._read += 1
@@ -110,8 +109,6 @@ class Agents:
         self._rows_sent, self._rows_received = ([0 for _ in self._hosts] for _ in range(2))
         self._rounds = 0
         self._rows_there_ns = [0] * world  # when the row a rank sent last is with all its readers
-
-    # -- the log ---------------------------------------------------------------------------------------------------
 
     def commit(self, rank: int) -> Waiters:
         """Where to wait until what this rank says now is in the log."""
@@ -169,8 +166,6 @@ class Agents:
         else:
             self._committing[host] = False
 
-    # -- rows ------------------------------------------------------------------------------------------------------
-
     def send(self, rank: int, readers: Collection[int] = ()) -> None:
         """Sends a rank's row to the hosts of its readers, or to all, one after the other."""
         own = self._network.host_of(rank)
@@ -194,8 +189,6 @@ class Agents:
         if not readers:
             return ((own + offset) % hosts for offset in range(1, hosts))
         return sorted({self._network.host_of(reader) for reader in readers} - {own}, key=lambda h: (h - own) % hosts)
-
-    # -- figures ---------------------------------------------------------------------------------------------------
 
     def load(self) -> Load:
         rows = max(*self._rows_sent, *self._rows_received)

@@ -65,8 +65,7 @@ class Task:
     def __init__(self, clock: Clock, body: Coroutine[Any, Any, None]) -> None:
         self.is_over = False  #: it came to its end, raised or was killed
         self.is_stopped = False
-        self._clock = clock
-        self._body = body
+        self._clock, self._body = clock, body
         self._is_due = False  # it would have gone on while it was stopped
 
     def start(self) -> Task:
@@ -93,7 +92,6 @@ class Task:
                 request.append(self)
 
     def stop(self) -> None:
-        """Stands still, wherever it is suspended."""
         self.is_stopped = True
 
     def go_on(self) -> None:

@@ -17,8 +17,6 @@ UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it
 
 
 class Speed(NamedTuple):
-    """How fast a simulated rank is."""
-
     compute_ns: Callable[[int], int]  #: of each of its steps, counted from 0
     apply_ns: int = 0  #: of one round
 
@@ -66,8 +64,6 @@ class VirtualLog:
             self._part = 0
             self._computed += 1
 
-    # -- saying ----------------------------------------------------------------------------------------------------
-
     def look(self) -> None:
         """There is one ledger: nothing is ever unread."""
 
@@ -94,8 +90,6 @@ class VirtualLog:
 
     def cut(self, position: int, buffer: int) -> None:
         """The log is a list that nobody cuts."""
-
-    # -- waiting ---------------------------------------------------------------------------------------------------
 
     def begin_wait(self, purpose: str, version: int | None, rank: int | None) -> Wait:
         self._waits_since_ns = now = self.world.clock.now_ns

@@ -258,12 +258,6 @@ class TimedReplay:
     async def stepped(self) -> None:
         """Nobody counts versions of weights that are not there."""
 
-    def overdue_in_s(self) -> float | None:
-        return None
-
-    async def write_overdue_snapshot(self) -> bool:
-        return False
-
 
 def timed_engine(log: VirtualLog) -> Engine:
     memory: Any = TimingMemory(log)

@@ -72,7 +72,6 @@ class Network:
         return rank // self.ranks_per_host if self.ranks_per_host else 0
 
     def has_store(self, world: int) -> bool:
-        """Whether hosts of so many ranks meet at a store."""
         return self.hosts(world) > 1 and self._is_ours
 
     @property
@@ -138,7 +137,6 @@ class Network:
         return self.store_set_us + self.store_get_us > 0
 
     def _entry_s(self, hosts: int) -> float:
-        """What an entry of the log costs the store."""
         return (self.store_set_us + hosts * self.store_get_us) / 1e6
 
     def _memory_s(self, moved_bytes: int) -> float:

@@ -71,8 +71,6 @@ class World:
         self._hash_all()
         return self._hash.hexdigest()
 
-    # -- what ranks call -------------------------------------------------------------------------------------------
-
     def append(self, event: Event) -> Outcome:
         """Adds an event to the log, and lets everything follow from it that follows at once."""
         kind = type(event)
@@ -127,8 +125,6 @@ class World:
 
     def _under_way_ns(self, ranks: Collection[int]) -> int:
         return 0 if self.agents is None else self.agents.rows_there_in_ns(ranks)
-
-    # -- what follows ----------------------------------------------------------------------------------------------
 
     def _react(self) -> None:
         ledger = self.ledger
