@@ -142,7 +142,11 @@ class DistributedOptimizer(Optimizer):
         that follow the best and for the trace.
         """
         ready = time.monotonic_ns()
-        self._refuse_closure(closure)
+        if closure is not None:
+            raise TypeError(
+                "DistributedOptimizer.step() takes no closure: a closure computes the loss again inside the step, "
+                "on weights the other ranks do not have. Call loss.backward() first, then step()"
+            )
         self._check_usable("step")
         if self._is_first_step:
             self._check_surroundings()
@@ -326,13 +330,6 @@ class DistributedOptimizer(Optimizer):
         if batches is None or not batches.done:
             return Work(count)
         return Work(count, 1.0 / batches.done, share=batches.done / batches.planned)
-
-    def _refuse_closure(self, closure: object) -> None:
-        if closure is not None:
-            raise TypeError(
-                "DistributedOptimizer.step() takes no closure: a closure computes the loss again inside the step, "
-                "on weights the other ranks do not have. Call loss.backward() first, then step()"
-            )
 
     def _check_surroundings(self) -> None:
         """What a script or a framework may have done since this optimizer was made. Costs too much for every step."""

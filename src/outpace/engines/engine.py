@@ -271,15 +271,13 @@ class Engine:
 
     # -- waiting and saying ----------------------------------------------------------------------------------------
 
-    async def until(
-        self, holds: Callable[[], bool], purpose: str, version: int | None = None, rank: int | None = None
-    ) -> None:
-        """Waits until the log makes it true, and helps meanwhile. `version` and `rank` say what it depends on.
+    async def until(self, holds: Callable[[], bool], purpose: str) -> None:
+        """Waits until the log makes it true, and helps meanwhile.
 
         Begins with what the last look at the log showed: whoever comes here has just appended or looked.
         """
         if not holds():
-            await self._wait(holds, purpose, version, rank)
+            await self._wait(holds, purpose)
 
     async def _wait(
         self, holds: Callable[[], bool], purpose: str, version: int | None = None, rank: int | None = None

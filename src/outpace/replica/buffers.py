@@ -30,7 +30,8 @@ class ModelBuffers:
     def __init__(self, model: torch.nn.Module | None, rules: Mapping[str, str] | None = None) -> None:
         self._model = model
         named = self.tensors()
-        self._like = {name: _like(buffer) for name, buffer in named.items() if _can_be_copied(buffer)}
+        copied = {name: buffer for name, buffer in named.items() if _can_be_copied(buffer)}
+        self._like = {n: torch.empty(b.shape, dtype=b.dtype, device="meta") for n, b in copied.items()}
         chosen = _chosen(rules or {}, named)
         usual = _usual(model)
         self.rules = {name: chosen.get(name, usual[name]) for name in self._like}  #: by name
@@ -140,17 +141,9 @@ def _usual(model: torch.nn.Module | None) -> dict[str, str]:
 
 
 def _can_be_copied(buffer: torch.Tensor) -> bool:
-    return (
-        buffer.layout == torch.strided
-        and not buffer.is_quantized
-        and buffer.device.type != "meta"
-        and not overlaps(buffer)
-    )
+    is_dense = buffer.layout == torch.strided and not buffer.is_quantized
+    return is_dense and buffer.device.type != "meta" and not overlaps(buffer)
 
 
 def _is_still(buffer: torch.Tensor | None, like: torch.Tensor) -> bool:
     return buffer is not None and _can_be_copied(buffer) and (buffer.shape, buffer.dtype) == (like.shape, like.dtype)
-
-
-def _like(buffer: torch.Tensor) -> torch.Tensor:
-    return torch.empty(buffer.shape, dtype=buffer.dtype, device="meta")

@@ -64,7 +64,9 @@ class Rendezvous:
                 files, job = self._make(description, layout, kept)
                 note = {"job": job.hex(), "directory": files.directory and str(files.directory), "holders": {}}
             elif files is None:
-                self._rest(deadline)
+                if time.monotonic() > deadline:
+                    raise self._timed_out()
+                time.sleep(LOOK_EVERY_S)  # the rank that makes another one is being started
                 continue
             else:
                 self._compare(files, note, description)
@@ -110,12 +112,6 @@ class Rendezvous:
         except TimedOut as error:
             raise self._timed_out() from error
         return str(self._store.get(self._key).decode())
-
-    def _rest(self, deadline: float) -> None:
-        """Whoever had the arena is dead. The rank that makes another one is being started."""
-        if time.monotonic() > deadline:
-            raise self._timed_out()
-        time.sleep(LOOK_EVERY_S)
 
     def _timed_out(self) -> TimedOut:
         return TimedOut(

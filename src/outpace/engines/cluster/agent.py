@@ -63,7 +63,6 @@ _KEPT_ENTRIES = 100_000  #: of the log, for a host that was given up and may com
 
 class Agent:
     def __init__(self, spec: LaunchSpec) -> None:
-        self._orders = spec
         self._rules = rules = Rules.from_dict(spec.rules)
         self._host, self._timeout_s = spec.host, spec.timeout_s
         arena_fd, log_fd, life_fd, inbox_fd = spec.fds
@@ -75,11 +74,9 @@ class Agent:
         self._ranks = Hosts(rules).ranks(spec.host)
         self._store = joined_store()
         self._prefix = cluster_of(spec.name)
-        snapshots = SnapshotStore(memory)
-        faults = Faults()
-        rest = (snapshots, Bell(memory.word), self._life, faults, spec.timeout_s)
+        self._snapshots = snapshots = SnapshotStore(memory)
+        rest = (snapshots, Bell(memory.word), self._life, Faults(), spec.timeout_s)
         self._host_log = ArenaLog(layout.world, rules, LogFile(log_fd), *rest, host=spec.host)
-        self._snapshots = snapshots
         self._read_hosts = Hosts(rules)
         self._membership = Membership(self._read_hosts, spec.host, self._connect, self._begin, lease_s(spec.timeout_s))
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()

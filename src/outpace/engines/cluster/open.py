@@ -21,7 +21,7 @@ from dataclasses import asdict, replace
 
 from outpace.engines.agreement import check_agreement
 from outpace.engines.arena.arena import Files
-from outpace.engines.arena.open import Parts, Plan, closing, plan_of, start
+from outpace.engines.arena.open import Parts, Plan, plan_of, start
 from outpace.engines.arena.rendezvous import Rendezvous
 from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.inbox import Inbox, SentLog
@@ -31,7 +31,7 @@ from outpace.engines.cluster.log import ClusterLog, Drive
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.shared_page import SharedPage, prepare_page
 from outpace.engines.cluster.supervisor import AgentSupervisor, LaunchSpec, cluster_of
-from outpace.engines.engine import Engine, Opened
+from outpace.engines.engine import Opened
 from outpace.errors import OutpaceError, StoreLost
 from outpace.job.environment import Gathering
 from outpace.job.store import MeetingStore
@@ -83,14 +83,13 @@ def open_cluster(
     file = SentLog(files.log, Inbox(files.inbox, page), page)
     rest = (parts.snapshots, parts.bell, parts.life, parts.faults, timeout_s)
     log = ClusterLog(supervisor, rank, rules, file, *rest, host=host)
-    memory = parts.memory(replica, log, None)  # the agents reduce
 
     def at_end() -> None:
         if rules.restarts:
             rendezvous.end()
         _await_the_others(inner, begun.name, log.ledger, rank, timeout_s)
 
-    engine = Engine(rank, rules, log, memory, replica, close=closing(log, memory), at_end=at_end)
+    engine = parts.engine(replica, log, None, at_end)  # the agents reduce
     drive = Drive(engine, log)
     start(engine, parts, drive)
     return Opened(engine, drive)
