@@ -148,8 +148,10 @@ class DistributedOptimizer(Optimizer):
                 "on weights the other ranks do not have. Call loss.backward() first, then step()"
             )
         self._check_usable("step")
-        if self._is_first_step:
-            self._check_surroundings()
+        if self._is_first_step and simulated_rank() is None:  # costs too much for every step
+            refuse_late_group(self._engine.world)
+            refuse_ddp(None, self._replica.parameters)
+        self._is_first_step = False
         is_recording = self._log_dir is not None
         is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
@@ -330,13 +332,6 @@ class DistributedOptimizer(Optimizer):
         if batches is None or not batches.done:
             return Work(count)
         return Work(count, 1.0 / batches.done, share=batches.done / batches.planned)
-
-    def _check_surroundings(self) -> None:
-        """What a script or a framework may have done since this optimizer was made. Costs too much for every step."""
-        if simulated_rank() is None:
-            refuse_late_group(self._engine.world)
-            refuse_ddp(None, self._replica.parameters)
-        self._is_first_step = False
 
     def _check_usable(self, call: str) -> None:
         if self._finished:

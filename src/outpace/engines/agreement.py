@@ -31,7 +31,7 @@ def description_of(
     """Plain values by which ranks compare model, optimizer and rules."""
     return {
         "parameters": vector.describe(),
-        "others": [[name, list(p.shape), str(p.dtype)] for name, p in replica.named_others()],
+        "others": [[name, list(p.shape), str(p.dtype)] for name, p in replica.others.items()],
         "buffers": replica.model_buffers.describe(),
         "buffer_rules": replica.model_buffers.rules,
         "optimizer": type(replica.inner).__name__,

@@ -208,9 +208,8 @@ class Engine:
         )
         if kind is OutcomeKind.IGNORED:
             raise OutpaceError(
-                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this "
-                "rank was replaced, or an earlier synchronize() or finish() was interrupted. Make a new "
-                "DistributedOptimizer"
+                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
+                "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
             )
         is_dropped = kind is OutcomeKind.DROPPED  # recorded as such: nobody need compute it again
         is_too_late = kind is OutcomeKind.TOO_LATE

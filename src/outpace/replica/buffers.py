@@ -8,7 +8,7 @@ rank. What is no longer of the shape it began with, on any rank, stays each rank
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
 
@@ -102,15 +102,11 @@ def mean_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
     mine.copy_(wide / len(rows))
 
 
-def _max_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    mine.copy_(reduce(torch.maximum, rows))
-
-
-def _first_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    mine.copy_(rows[0])
-
-
-_COMBINED = {"mean": mean_into, "max": _max_into, "first": _first_into}
+_COMBINED: dict[str, Callable[[torch.Tensor, Sequence[torch.Tensor]], object]] = {
+    "mean": mean_into,
+    "max": lambda mine, rows: mine.copy_(reduce(torch.maximum, rows)),
+    "first": lambda mine, rows: mine.copy_(rows[0]),
+}
 
 
 def _chosen(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) -> dict[str, str]:

@@ -48,9 +48,10 @@ class OptimizerReplica:
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
         models = () if model is None else model.parameters()
         others = {id(p): p for p in (*self._frozen_in_groups, *models) if id(p) not in chosen}
-        self._others = {self._name(p, index): p for index, p in enumerate(others.values())}
+        #: parameters that this optimizer does not train, frozen or not, its own and the model's
+        self.others = {self._name(p, index): p for index, p in enumerate(others.values())}
         self.lost: torch.Tensor | None = None  #: a parameter that a newer optimizer steps
-        ownership.claim(self, self.parameters, self._others.values())
+        ownership.claim(self, self.parameters, self.others.values())
         self.codec = Codec()  #: of what it contributes
         self.max_grad_norm: float | None = None  #: for steps of its own
         self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
@@ -69,18 +70,14 @@ class OptimizerReplica:
         """The parameters that are trained, with names that mean something in error messages."""
         return [(self._name(p, index), p) for index, p in enumerate(self.parameters)]
 
-    def named_others(self) -> list[tuple[str, torch.Tensor]]:
-        """Parameters that this optimizer does not train, frozen or not, its own and the model's."""
-        return list(self._others.items())
-
     def extra_bytes(self) -> int:
         """Size of what a snapshot holds beside parameters and optimizer state."""
-        others: int = sum(256 + len(name) + p.numel() * p.element_size() for name, p in self._others.items())
+        others: int = sum(256 + len(name) + p.numel() * p.element_size() for name, p in self.others.items())
         return others + self.model_buffers.nbytes()
 
     def release(self) -> None:
         """It is not stepped any more: its parameters may become another optimizer's."""
-        ownership.release(self, (*self.parameters, *self._others.values()))
+        ownership.release(self, (*self.parameters, *self.others.values()))
 
     def check_unchanged(self) -> None:
         """Raises if parameters were added to or taken from the inner optimizer."""
@@ -306,7 +303,7 @@ class OptimizerReplica:
 
     def capture(self) -> Contents:
         """Weights and optimizer state, and what lies beside: parameters that no other optimizer trains, buffers."""
-        others = {name: p.detach() for name, p in self._others.items() if ownership.owner_of(p) is None}
+        others = {name: p.detach() for name, p in self.others.items() if ownership.owner_of(p) is None}
         buffers = self.model_buffers.unchanged()
         tensors = [*self._weights_to_begin_with(), *others.values(), *buffers.values()]
         state = [self._packed_state(self.inner.state.get(p, {}), tensors, p) for p in self.parameters]
@@ -351,7 +348,7 @@ class OptimizerReplica:
         names, buffers = contents.plain["others"], contents.plain["buffers"]
         start = len(self.parameters)
         captured = dict(zip(names, contents.tensors[start:], strict=False))
-        for name, parameter in self._others.items():
+        for name, parameter in self.others.items():
             if name in captured and ownership.shares(self, parameter):
                 parameter.copy_(captured[name])
         self.model_buffers.begin_with(dict(zip(buffers, contents.tensors[start + len(names) :], strict=False)))

@@ -220,9 +220,9 @@ class ArenaLog:
             for event in events:
                 outcome = apply(event)
                 fold.position += RECORD_BYTES
-                time_ns = event[-1]
-                if time_ns in appended and _is_same(appended[time_ns][0], event):
-                    appended[time_ns] = (event, outcome)
+                mine = appended.get(event.time_ns)
+                if mine is not None and mine[0] == event and type(mine[0]) is type(event):  # two kinds may be equal
+                    appended[event.time_ns] = (event, outcome)
             if len(events) < READ_RECORDS:
                 break
         fold.by = 0
@@ -367,8 +367,3 @@ class ArenaLog:
             f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; still missing: "
             f"ranks {awaited}{where}. Nothing was lost; see whether they hang, or raise timeout_s"
         )
-
-
-def _is_same(one: Event, other: Event) -> bool:
-    """Types are compared as well: named tuples of two kinds may have the same fields."""
-    return type(one) is type(other) and one == other
