@@ -1,4 +1,4 @@
-"""What engines, strategies and replicas share: their interfaces, and the values that pass between them. No behaviour.
+"""What engines, strategies and replicas share: engines as strategies see them, and the values that pass between them.
 
 Strategies are coroutines. On real machines a call blocks inside, so that a step simply runs to its end; in simulation
 it suspends instead and many ranks take turns. A strategy cannot tell the difference.
@@ -74,48 +74,6 @@ class Contents:
 
     tensors: list[torch.Tensor]
     plain: dict[str, Any]
-
-
-class Replica(Protocol):
-    """One rank's model and optimizer, as an engine sees it. What only its own strategy calls is not here."""
-
-    version: int
-    rules: Rules | None  #: of the training it takes part in; the engine says so
-    is_torn: bool  #: interrupted while it changed: neither the old version nor the new one
-
-    def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
-        """Writes the gradients, added to those of an earlier row if one is given; returns which parameters had one,
-        and the hyper-parameters."""
-
-    def apply(self, result: Result) -> None:
-        """Takes one optimizer step with a round's result."""
-
-    def local_step(self, work: Work) -> None:
-        """Takes one optimizer step with this rank's own gradients."""
-
-    def published(self) -> list[torch.Tensor]:
-        """What it publishes: tensors of these shapes. By default its weights."""
-
-    def give_up(self, step: int) -> bool:
-        """A contribution was not taken in. Whether it is kept here, to go with a later one."""
-
-    def keep_only(self, steps: Collection[int]) -> None:
-        """Rounds were passed over: of this rank's contributions, only these can still be applied."""
-
-    def capture(self) -> Contents:
-        """What another rank needs to become this replica."""
-
-    def adopt(self, contents: Contents, version: int, is_beginning: bool) -> None:
-        """Becomes what was captured, of that version; where this rank begins, with all that lay beside it."""
-
-    def begin_anew(self) -> None:
-        """Its weights were loaded: what a strategy derives from them goes on from there."""
-
-    def to_exchange(self) -> list[torch.Tensor]:
-        """What is local while training and averaged when all ranks meet: buffers, weights of its own."""
-
-    def exchange(self, rows: Sequence[Tensors]) -> None:
-        """Takes over what the ranks of a meeting left, the lowest first."""
 
 
 class Weights(Protocol):

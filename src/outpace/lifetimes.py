@@ -32,7 +32,6 @@ def watch(engine: Engine) -> None:
 
 
 def forget(engine: Engine) -> None:
-    """The engine was ended properly."""
     _open.discard(engine)
     _awaited.discard(engine)
 

@@ -36,7 +36,6 @@ class Batches:
         return False
 
     def give_back(self, batch: Any) -> None:
-        """This one comes next."""
         self._again.appendleft(batch)
 
 
@@ -48,9 +47,7 @@ class MicrobatchRound:
         self.done = 0  #: micro-batches handed out, and not taken back
         self.samples = 0.0  #: in them
         self.is_over = False  #: ended early, by the strategy
-        self._batches = batches
-        self._boundary = boundary
-        self._drops_rest = drops_rest
+        self._batches, self._boundary, self._drops_rest = batches, boundary, drops_rest
         self._last: Any = None
 
     def __iter__(self) -> Iterator[Any]:

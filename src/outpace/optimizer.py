@@ -39,6 +39,11 @@ ENGINES = ("auto", "local", "cluster")
 DEFAULT_TIMEOUT_S = 1800.0  #: as torch.distributed's
 
 
+def _of_inner(name: str) -> Any:
+    """An attribute that is the inner optimizer's."""
+    return property(lambda self: getattr(self.inner, name), lambda self, value: setattr(self.inner, name, value))
+
+
 class DistributedOptimizer(Optimizer):
     """Wraps any torch optimizer, and is one: `step()` averages with the other ranks without waiting for the slowest.
 
@@ -93,9 +98,9 @@ class DistributedOptimizer(Optimizer):
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
         strategy = os.environ.get(STRATEGY) or strategy
         self._strategy = by_name(strategy)
-        log_dir = os.environ.get(LOG_DIR) or log_dir
-        place = whereami() if simulated_rank() is None else place_of(os.environ, None)
-        self._log_dir = log_dir if simulated_rank() is None else None
+        is_simulated = simulated_rank() is not None
+        place = place_of(os.environ, None) if is_simulated else whereami()
+        self._log_dir = None if is_simulated else os.environ.get(LOG_DIR) or log_dir
         self._trace = RunTrace(self._log_dir, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
@@ -119,32 +124,9 @@ class DistributedOptimizer(Optimizer):
 
     # -- being an optimizer ----------------------------------------------------------------------------------------
 
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        """The inner optimizer's groups: what schedulers read and write."""
-        return self.inner.param_groups
-
-    @param_groups.setter
-    def param_groups(self, groups: list[dict[str, Any]]) -> None:
-        self.inner.param_groups = groups
-
-    @property
-    def state(self) -> Any:
-        """The inner optimizer's state."""
-        return self.inner.state
-
-    @state.setter
-    def state(self, state: Any) -> None:
-        self.inner.state = state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        """The inner optimizer's defaults."""
-        return self.inner.defaults
-
-    @defaults.setter
-    def defaults(self, defaults: dict[str, Any]) -> None:
-        self.inner.defaults = defaults
+    param_groups = _of_inner("param_groups")  #: what schedulers read and write
+    state = _of_inner("state")
+    defaults = _of_inner("defaults")
 
     def step(  # type: ignore[override]
         self,
@@ -160,10 +142,16 @@ class DistributedOptimizer(Optimizer):
         that follow the best and for the trace.
         """
         ready = time.monotonic_ns()
-        self._refuse_closure(closure)
+        if closure is not None:
+            raise TypeError(
+                "DistributedOptimizer.step() takes no closure: a closure computes the loss again inside the step, "
+                "on weights the other ranks do not have. Call loss.backward() first, then step()"
+            )
         self._check_usable("step")
-        if self._is_first_step:
-            self._check_surroundings()
+        if self._is_first_step and simulated_rank() is None:  # costs too much for every step
+            refuse_late_group(self._engine.world)
+            refuse_ddp(None, self._replica.parameters)
+        self._is_first_step = False
         is_recording = self._log_dir is not None
         is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
@@ -269,20 +257,15 @@ class DistributedOptimizer(Optimizer):
         self._trace.pausing("finish", began)
         self._drive(self._strategy.meet, self._engine)
         self._drive(self._engine.finish)
-        self._finished = True
-        lifetimes.forget(self._engine)
-        self._engine.close()
-        self._replica.release()
+        self._close()
         supervised.tell("finished")
         self._trace.close(began)
 
     @property
     def stats(self) -> Stats:
         """What this rank knows of the run. Reads memory only; no rank is asked."""
-        engine = self._engine
-        return stats_of(
-            engine.ledger, engine.rank, self._replica.version, self._steps, engine.waited_s, self._last.reason
-        )
+        engine, version = self._engine, self._replica.version
+        return stats_of(engine.ledger, engine.rank, version, self._steps, engine.waited_s, self._last.reason)
 
     def __enter__(self) -> DistributedOptimizer:
         return self
@@ -292,11 +275,14 @@ class DistributedOptimizer(Optimizer):
         if kind is None:
             self.finish()
         elif not self._finished:
-            self._finished = True
-            lifetimes.forget(self._engine)
-            self._engine.close()
-            self._replica.release()
+            self._close()
             self._trace.close()
+
+    def _close(self) -> None:
+        self._finished = True
+        lifetimes.forget(self._engine)
+        self._engine.close()
+        self._replica.release()
 
     def __reduce__(self) -> NoReturn:
         """Refused: a copy would be a second rank of the same number."""
@@ -346,20 +332,6 @@ class DistributedOptimizer(Optimizer):
         if batches is None or not batches.done:
             return Work(count)
         return Work(count, 1.0 / batches.done, share=batches.done / batches.planned)
-
-    def _refuse_closure(self, closure: object) -> None:
-        if closure is not None:
-            raise TypeError(
-                "DistributedOptimizer.step() takes no closure: a closure computes the loss again inside the step, "
-                "on weights the other ranks do not have. Call loss.backward() first, then step()"
-            )
-
-    def _check_surroundings(self) -> None:
-        """What a script or a framework may have done since this optimizer was made. Costs too much for every step."""
-        if simulated_rank() is None:
-            refuse_late_group(self._engine.world)
-            refuse_ddp(None, self._replica.parameters)
-        self._is_first_step = False
 
     def _check_usable(self, call: str) -> None:
         if self._finished:

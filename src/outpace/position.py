@@ -13,8 +13,6 @@ log = logging.getLogger("outpace")
 
 
 class Position:
-    """Of one rank, which has a strategy, an engine and a replica."""
-
     def __init__(self, strategy: Strategy, opened: Opened, replica: OptimizerReplica) -> None:
         self._strategy, self._engine, self._replica = strategy, opened.engine, replica
         self._drive = opened.drive

@@ -29,7 +29,6 @@ class Entry(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size without padding."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
@@ -106,7 +105,6 @@ def place(memory: torch.Tensor, offset: int, like: torch.Tensor) -> torch.Tensor
 
 
 def view(memory: torch.Tensor, dtype: torch.dtype, offset: int, nbytes: int) -> torch.Tensor:
-    """A typed view of a byte tensor."""
     return memory[offset : offset + nbytes].view(dtype)
 
 

@@ -1,1 +1,1 @@
-"""Engines carry contributions and results. Each offers the interface in `base`; strategies know nothing else."""
+"""Engines carry contributions and results. One `engine`, given a `log` and a `memory` of its kind."""

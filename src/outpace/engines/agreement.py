@@ -8,6 +8,7 @@ and the ranks train one after the other.
 from __future__ import annotations
 
 import logging
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ def description_of(
     """Plain values by which ranks compare model, optimizer and rules."""
     return {
         "parameters": vector.describe(),
-        "others": [[name, list(p.shape), str(p.dtype)] for name, p in replica.named_others()],
+        "others": [[name, list(p.shape), str(p.dtype)] for name, p in replica.others.items()],
         "buffers": replica.model_buffers.describe(),
         "buffer_rules": replica.model_buffers.rules,
         "optimizer": type(replica.inner).__name__,
@@ -44,9 +45,7 @@ def description_of(
 def check_agreement(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> None:
     """Refuses a rank whose model, optimizer or rules differ, naming the first difference. Warns where bits may."""
     for part in ("parameters", "others", "buffers"):
-        for index in range(max(len(mine[part]), len(theirs[part]))):
-            here = mine[part][index] if index < len(mine[part]) else None
-            there = theirs[part][index] if index < len(theirs[part]) else None
+        for here, there in zip_longest(mine[part], theirs[part]):
             if here != there:
                 raise ModelMismatch(
                     f"rank {rank} has another model than rank 0: first difference is "
@@ -69,32 +68,25 @@ def check_agreement(mine: dict[str, Any], theirs: dict[str, Any], rank: int) -> 
 
 def _describe(here: list[Any] | None, there: list[Any] | None) -> str:
     if here is None or there is None:
-        present, where = (here, "only here") if there is None else (there, "only there")
-        assert present is not None
-        return f"`{present[0]}` ({present[1]}, {present[2]}), {where}"
+        name, shape, dtype = here or there or []
+        return f"`{name}` ({shape}, {dtype}), only {'here' if there is None else 'there'}"
     if here[0] != there[0]:
         return f"`{here[0]}` here where `{there[0]}` is there"
-    if here[1] != there[1]:
-        return f"`{here[0]}`, {here[1]} here, {there[1]} there"
-    return f"`{here[0]}`, {here[2]} here, {there[2]} there"
+    what = 1 if here[1] != there[1] else 2  # the shape, or the dtype
+    return f"`{here[0]}`, {here[what]} here, {there[what]} there"
 
-
-log = logging.getLogger("outpace")
 
 PATIENCE_S = 10.0  #: a wait this long is worth a word
 FAR, AT_LEAST = 2, 10  #: times as many steps as the waiting rank has made since all last met, and so many more
 
 
 class LonelyWait:
-    """One rank that waits for all, from one meeting to the next."""
-
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._met_at: dict[int, int] = {}  # steps of each rank when all last met
         self._since: float | None = None  # when this wait began; None once it was warned of
 
     def begin(self, now_s: float) -> None:
-        """This rank is at the meeting."""
         self._since = now_s
 
     def look(self, ledger: Ledger, now_s: float) -> None:
@@ -102,7 +94,8 @@ class LonelyWait:
         if self._since is None or now_s - self._since < PATIENCE_S:
             return
         own = self._made(ledger, self._rank)
-        far = {rank: made for rank in _active(ledger) if (made := self._made(ledger, rank)) >= FAR * own + AT_LEAST}
+        active = [member.rank for member in ledger.members.unfinished() if member.state == ACTIVE]
+        far = {rank: made for rank in active if (made := self._made(ledger, rank)) >= FAR * own + AT_LEAST}
         if far:
             log.warning(
                 "[rank %d - round %d] has waited %.0f s in synchronize() for ranks %s, which keep stepping: %d steps "
@@ -113,18 +106,12 @@ class LonelyWait:
             self._since = None
 
     def all_have_met(self, ledger: Ledger) -> None:
-        """Steps are counted from here."""
         self._met_at = {rank: _steps(ledger, rank) for rank in range(ledger.rules.world)}
 
     def _made(self, ledger: Ledger, rank: int) -> int:
         return _steps(ledger, rank) - self._met_at.get(rank, 0)
 
 
-def _active(ledger: Ledger) -> list[int]:
-    return [member.rank for member in ledger.members.unfinished() if member.state == ACTIVE]
-
-
 def _steps(ledger: Ledger, rank: int) -> int:
-    """Contributions, or weights published."""
     member, shelf = ledger.members.by_rank.get(rank), ledger.published.shelves.get(rank)
     return max(0, 0 if member is None else member.last_step, 0 if shelf is None else shelf.iteration)

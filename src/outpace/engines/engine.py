@@ -27,8 +27,6 @@ T = TypeVar("T")
 
 
 class Engine:
-    """One rank's way to the others."""
-
     def __init__(
         self,
         rank: int,
@@ -58,31 +56,24 @@ class Engine:
 
     @property
     def ledger(self) -> Ledger:
-        """What this rank knows of all rounds."""
         return self.log.ledger
 
     @property
     def version(self) -> int:
-        """Rounds this rank has applied."""
-        version: int = self.replay.version
-        return version
+        return self.replay.version  # type: ignore[no-any-return]
 
     @property
     def incarnation(self) -> int:
-        """Under which number this rank speaks."""
         return self.log.incarnation
 
     @property
     def waited_s(self) -> float:
-        """Seconds this rank has waited for others."""
         return self.log.waited_s
 
     def now_s(self) -> float:
-        """Seconds on this rank's clock."""
         return self.log.now_s()
 
     def look(self) -> None:
-        """Takes in what the others have done meanwhile."""
         self.log.look()
 
     def begin_computing(self) -> None:
@@ -170,7 +161,6 @@ class Engine:
         self._pieces_at = -1  # a checkpoint may bring back a version that pieces were given at
 
     def resume_steps(self, steps: int) -> None:
-        """Goes on counting this rank's steps from a checkpoint."""
         self._contributed = max(self._contributed, steps)
         self.steps = max(self.steps, steps)
 
@@ -183,7 +173,6 @@ class Engine:
     # -- contributing ----------------------------------------------------------------------------------------------
 
     async def begin(self, work: Work, is_part: bool = False, alone: bool = False) -> Ticket:
-        """Writes this rank's row and appends its arrival. Waits for nobody."""
         log = self.log
         log.look()
         version = self.replay.version
@@ -219,9 +208,8 @@ class Engine:
         )
         if kind is OutcomeKind.IGNORED:
             raise OutpaceError(
-                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this "
-                "rank was replaced, or an earlier synchronize() or finish() was interrupted. Make a new "
-                "DistributedOptimizer"
+                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
+                "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
             )
         is_dropped = kind is OutcomeKind.DROPPED  # recorded as such: nobody need compute it again
         is_too_late = kind is OutcomeKind.TOO_LATE
@@ -233,7 +221,6 @@ class Engine:
         return Ticket(step, entered, waits, reason, taken)
 
     async def finish_round(self, ticket: Ticket) -> Ticket:
-        """Waits for the ticket's round, if it is one that its rank waits for, and applies every round decided."""
         if ticket.waits:
             await self.until_complete(ticket.round + 1, f"for the quorum of round {ticket.round}")
         await self.catch_up()
@@ -248,14 +235,12 @@ class Engine:
         await self.replay.apply_until(last)
 
     async def local_step(self, work: Work) -> None:
-        """Takes one step of the inner optimizer with this rank's own gradients."""
         await self.memory.step_taken()
         self.replica.local_step(work)
         self.steps += 1
         await self.replay.stepped()
 
     def tell(self, step: int, index: int, value: float) -> None:
-        """Tells all ranks a number."""
         self.log.append(Tell(self.rank, self.incarnation, step, index, value))
 
     def pending(self) -> list[dict[str, Any]]:
@@ -285,15 +270,13 @@ class Engine:
 
     # -- waiting and saying ----------------------------------------------------------------------------------------
 
-    async def until(
-        self, holds: Callable[[], bool], purpose: str, version: int | None = None, rank: int | None = None
-    ) -> None:
-        """Waits until the log makes it true, and helps meanwhile. `version` and `rank` say what it depends on.
+    async def until(self, holds: Callable[[], bool], purpose: str) -> None:
+        """Waits until the log makes it true, and helps meanwhile.
 
         Begins with what the last look at the log showed: whoever comes here has just appended or looked.
         """
         if not holds():
-            await self._wait(holds, self.log.begin_wait(purpose, version, rank))
+            await self._wait(holds, self.log.begin_wait(purpose, None, None))
 
     async def until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
         """Waits until the log makes it true for each of these ranks: one wait, with one timeout for all of them."""
@@ -327,7 +310,6 @@ class Engine:
             log.end_wait(wait)
 
     async def help(self) -> None:
-        """Does what there is to be done for a sealed round, without waiting for it."""
         self._reduce()
 
     async def _assist(self) -> bool:
@@ -352,7 +334,6 @@ class Engine:
 
 
 def why_over(rank: int) -> str:
-    """For a rank that comes too late."""
     return (
         f"[rank {rank}] all ranks have finished this training, so that this one, which was started again, has nobody "
         "to train with. Nothing is lost: what it had contributed is in the weights of the others"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from outpace.interface import Replica, Result
+from outpace.interface import Result
 from outpace.protocol.events import Claim, Snapshot
 from outpace.protocol.results import SnapshotPlace
 from outpace.protocol.round import Contribution, Round
+from outpace.replica.replica import OptimizerReplica
 
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine
@@ -19,11 +20,9 @@ REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs
 
 
 class Replay:
-    """Of one rank's replica."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._replica: Replica = engine.replica
+        self._replica: OptimizerReplica = engine.replica
         self._log, self._memory = engine.log, engine.memory
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._base: SnapshotPlace | None = None  # what this replica was last made from
@@ -106,7 +105,6 @@ class Replay:
         await self._adopt(at_least=0, is_beginning=True)
 
     async def resume(self, version: int) -> None:
-        """All go on from a checkpoint of that version."""
         self._replica.version = version
         await self.share_beginning()
 
@@ -177,7 +175,6 @@ class Replay:
         return 0 <= latest <= self._replica.version - max(1, self._engine.rules.max_staleness - 1)
 
     def _is_wanted_elsewhere(self) -> bool:
-        """Whether a host waits for a snapshot as new as this replica is."""
         ledger = self._log.ledger
         wanting = [host for host in ledger.without_snapshot() if host != ledger.host]
         return any(self._replica.version >= ledger.least_version(host) for host in wanting)

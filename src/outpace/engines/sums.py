@@ -14,7 +14,7 @@ import torch
 
 from outpace.codecs import codec, contribution_seed
 from outpace.codecs.base import add_rows
-from outpace.interface import Notes, Own
+from outpace.interface import Mixed, Notes, Own, Tensors
 from outpace.protocol.events import Done
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
@@ -22,8 +22,6 @@ from outpace.vector import Chunk, accumulator, view
 
 
 class Terms(NamedTuple):
-    """How the rows of one round add up."""
-
     rows: list[list[torch.Tensor]]  #: per contribution, its chunks
     stacks: list[torch.Tensor] | None  #: per chunk, all rows as one matrix, where they lie evenly spaced
     factors: list[float]
@@ -112,7 +110,6 @@ class RowSums:
         return clip if math.isfinite(norm) else math.nan
 
     def chunks_at(self, offset: int) -> list[torch.Tensor]:
-        """The chunks of the vector that lies there."""
         found = self._vectors.get(offset)
         if found is None:
             found = [view(self._memory, c.dtype, offset + c.offset, c.elements * c.dtype.itemsize) for c in self.chunks]
@@ -152,12 +149,10 @@ def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:
 
 
 def join_meta(present: bytes, hyper: bytes) -> bytes:
-    """One blob of both."""
     return len(present).to_bytes(4, "little") + present + hyper
 
 
 def split_meta(blob: bytes) -> tuple[bytes, bytes]:
-    """The inverse of `join_meta`."""
     end = 4 + int.from_bytes(blob[:4], "little")
     return blob[4:end], blob[end:]
 
@@ -184,11 +179,18 @@ def weighted_sum(rows: Sequence[tuple[Sequence[torch.Tensor], float]]) -> list[t
     return wide
 
 
-def mixed_notes(notes: Sequence[tuple[Notes, float]], own: Own | None) -> Notes:
-    """The weighted sum of the numbers that went with rows, as far as all of them have some."""
-    terms = [*notes, (own.notes, own.weight)] if own is not None else notes
-    shortest = min((len(values) for values, _ in terms), default=0)
-    return tuple(sum(values[i] * weight for values, weight in terms) for i in range(shortest))
+def mixed(terms: list[tuple[Tensors, Notes, float]], own: Own | None) -> Mixed:
+    """The weighted sum of rows, and of the numbers that went with them as far as all have some."""
+    if own is not None:
+        terms = [*terms, (own.tensors, own.notes, own.weight)]
+    shortest = min((len(notes) for _, notes, _ in terms), default=0)
+    summed = tuple(sum(notes[i] * weight for _, notes, weight in terms) for i in range(shortest))
+    return Mixed(weighted_sum([(row, weight) for row, _, weight in terms]), summed)
+
+
+def mean_of(rows: Sequence[Tensors], own: Tensors | None = None) -> Mixed:
+    rows = rows if own is None else [*rows, own]
+    return Mixed(weighted_sum([(row, 1 / len(rows)) for row in rows]))
 
 
 def done(host: int, sealed: Round, clip: float) -> Done:

@@ -25,18 +25,13 @@ UNDONE = (OutcomeKind.IGNORED, OutcomeKind.UNKNOWN)  #: a swap that did not take
 
 
 class PublishedWeights:
-    """What averaging strategies call."""
-
     def __init__(self, engine: Engine) -> None:
         self._engine, self._log, self._memory = engine, engine.log, engine.memory
         self._rank = engine.rank
         self._unread: deque[tuple[int, tuple[int, ...]]] = deque()  # own publications and who must read them
         self._based_on = 0  # the generation of this rank's weights that what it has now goes back to
 
-    # -- publishing ------------------------------------------------------------------------------------------------
-
     async def publish(self, iteration: int, values: Tensors, readers: Collection[int] = (), notes: Notes = ()) -> bool:
-        """Leaves values for others, once the row that is next has been read by all it was meant for."""
         self._log.look()
         await self._until_row_is_read()
         await self._memory.publish(self._published.next_row(self._rank), values, notes, readers)
@@ -51,7 +46,6 @@ class PublishedWeights:
         return True
 
     async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
-        """Waits for these ranks' publications of an iteration, without those of ranks that have left."""
         wanted = sorted(ranks)
         purpose = f"for iteration {iteration} of ranks {wanted}"
         await self._engine.until_each(wanted, lambda rank: self._published.is_settled(rank, iteration), purpose)
@@ -60,10 +54,7 @@ class PublishedWeights:
         return {rank: self._memory.notes(place.row) for rank, place in found.items() if place is not None}
 
     def forget_unread(self) -> None:
-        """Nobody reads any more what was published so far."""
         self._unread.clear()
-
-    # -- sums ------------------------------------------------------------------------------------------------------
 
     async def mix(
         self, shares: Mapping[tuple[int, int], float], read: int, together: bool = False, own: Own | None = None
@@ -77,14 +68,12 @@ class PublishedWeights:
         return mixed
 
     async def mix_frozen(self, frozen: Frozen, shares: Mapping[int, float]) -> Mixed | None:
-        """The weighted sum of what was frozen, unless it is being written again."""
         terms: list[Term] = [(frozen.publications[rank], share) for rank, share in sorted(shares.items())]
         mixed = await self._memory.mix(terms, together=True)
         self._log.look()
         return mixed if all(self._published.is_whole(place) for place, _ in terms) else None
 
     async def average(self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None) -> Mixed | None:
-        """The mean of what was frozen of these ranks, or is current, unless it is being written again."""
         self._log.look()
         published = self._published
         found = published.current(ranks) if frozen is None else frozen.among(ranks)
@@ -115,10 +104,7 @@ class PublishedWeights:
 
     @property
     def open_iteration(self) -> int:
-        """The first iteration that is not frozen, as far as this rank knows."""
         return self._published.open
-
-    # -- swaps -----------------------------------------------------------------------------------------------------
 
     async def swap(self, peer: int) -> Mixed | None:
         """Redone until neither changed meanwhile. Each time it has to be, another rank's swap went through."""
@@ -138,7 +124,6 @@ class PublishedWeights:
                 return mean
 
     async def changed_by_others(self) -> Mixed | None:
-        """This rank's published weights as swaps of others have changed them. None if nothing is published."""
         while True:
             self._log.look()
             shelf = self._own_shelf
@@ -152,10 +137,7 @@ class PublishedWeights:
                 return copied
 
     async def withdraw(self) -> None:
-        """Nobody can swap with this rank before it publishes again, unless somebody just did."""
         self._log.append(Withdraw(self._rank, self._log.incarnation, self._based_on))
-
-    # -- details ---------------------------------------------------------------------------------------------------
 
     @property
     def _published(self) -> Published:

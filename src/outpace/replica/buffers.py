@@ -8,8 +8,9 @@ rank. What is no longer of the shape it began with, on any rank, stays each rank
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import reduce
 
 import torch
 
@@ -29,7 +30,8 @@ class ModelBuffers:
     def __init__(self, model: torch.nn.Module | None, rules: Mapping[str, str] | None = None) -> None:
         self._model = model
         named = self.tensors()
-        self._like = {name: _like(buffer) for name, buffer in named.items() if _can_be_copied(buffer)}
+        copied = {name: buffer for name, buffer in named.items() if _can_be_copied(buffer)}
+        self._like = {n: torch.empty(b.shape, dtype=b.dtype, device="meta") for n, b in copied.items()}
         chosen = _chosen(rules or {}, named)
         usual = _usual(model)
         self.rules = {name: chosen.get(name, usual[name]) for name in self._like}  #: by name
@@ -38,7 +40,6 @@ class ModelBuffers:
         self._met = [name for name, rule in self.rules.items() if rule != "own"]
 
     def tensors(self) -> dict[str, torch.Tensor]:
-        """All buffers as they are now, by name."""
         return {} if self._model is None else dict(self._model.named_buffers())
 
     def unchanged(self) -> dict[str, torch.Tensor]:
@@ -80,7 +81,6 @@ class ModelBuffers:
                 _COMBINED[self.rules[name]](now[name], [row[1 + index] for row in rows])
 
     def __len__(self) -> int:
-        """How many tensors `left` has."""
         return len(self._met) + bool(self._met)
 
     def _check(self, name: str, rule: str, buffer: torch.Tensor) -> None:
@@ -96,25 +96,17 @@ class ModelBuffers:
 
 
 def mean_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    """Makes a tensor the mean of rows, in their order."""
     wide = torch.zeros(mine.shape, dtype=torch.float64, device="cpu")
     for row in rows:
         wide += row
     mine.copy_(wide / len(rows))
 
 
-def _max_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    most = rows[0].clone()
-    for row in rows[1:]:
-        most = torch.maximum(most, row)
-    mine.copy_(most)
-
-
-def _first_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    mine.copy_(rows[0])
-
-
-_COMBINED = {"mean": mean_into, "max": _max_into, "first": _first_into}
+_COMBINED: dict[str, Callable[[torch.Tensor, Sequence[torch.Tensor]], object]] = {
+    "mean": mean_into,
+    "max": lambda mine, rows: mine.copy_(reduce(torch.maximum, rows)),
+    "first": lambda mine, rows: mine.copy_(rows[0]),
+}
 
 
 def _chosen(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) -> dict[str, str]:
@@ -145,17 +137,9 @@ def _usual(model: torch.nn.Module | None) -> dict[str, str]:
 
 
 def _can_be_copied(buffer: torch.Tensor) -> bool:
-    return (
-        buffer.layout == torch.strided
-        and not buffer.is_quantized
-        and buffer.device.type != "meta"
-        and not overlaps(buffer)
-    )
+    is_dense = buffer.layout == torch.strided and not buffer.is_quantized
+    return is_dense and buffer.device.type != "meta" and not overlaps(buffer)
 
 
 def _is_still(buffer: torch.Tensor | None, like: torch.Tensor) -> bool:
     return buffer is not None and _can_be_copied(buffer) and (buffer.shape, buffer.dtype) == (like.shape, like.dtype)
-
-
-def _like(buffer: torch.Tensor) -> torch.Tensor:
-    return torch.empty(buffer.shape, dtype=buffer.dtype, device="meta")

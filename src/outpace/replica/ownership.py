@@ -40,7 +40,6 @@ def claim(owner: Owner, trained: Iterable[torch.Tensor], others: Iterable[torch.
 
 
 def release(owner: Owner, parameters: Iterable[torch.Tensor]) -> None:
-    """It has stepped and shared for the last time."""
     for parameter in parameters:
         for which in (_owners, _sharers):
             if _found(which, parameter) is owner:

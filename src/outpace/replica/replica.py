@@ -33,13 +33,12 @@ RoundHook = Callable[[Round], None]
 
 
 class OptimizerReplica:
-    """A torch optimizer and its model, as engines see them."""
+    """A torch optimizer and its model, as engines see them. A strategy may have one of its own."""
 
     def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
         self.inner = inner
         self.version = 0
-        self._model = model
-        self._on_round = on_round
+        self._model, self._on_round = model, on_round
         self.model_buffers = ModelBuffers(model)
         self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
         self._groups = [list(group["params"]) for group in inner.param_groups]
@@ -49,9 +48,10 @@ class OptimizerReplica:
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
         models = () if model is None else model.parameters()
         others = {id(p): p for p in (*self._frozen_in_groups, *models) if id(p) not in chosen}
-        self._others = {self._name(p, index): p for index, p in enumerate(others.values())}
+        #: parameters that this optimizer does not train, frozen or not, its own and the model's
+        self.others = {self._name(p, index): p for index, p in enumerate(others.values())}
         self.lost: torch.Tensor | None = None  #: a parameter that a newer optimizer steps
-        ownership.claim(self, self.parameters, self._others.values())
+        ownership.claim(self, self.parameters, self.others.values())
         self.codec = Codec()  #: of what it contributes
         self.max_grad_norm: float | None = None  #: for steps of its own
         self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
@@ -70,18 +70,14 @@ class OptimizerReplica:
         """The parameters that are trained, with names that mean something in error messages."""
         return [(self._name(p, index), p) for index, p in enumerate(self.parameters)]
 
-    def named_others(self) -> list[tuple[str, torch.Tensor]]:
-        """Parameters that this optimizer does not train, frozen or not, its own and the model's."""
-        return list(self._others.items())
-
     def extra_bytes(self) -> int:
         """Size of what a snapshot holds beside parameters and optimizer state."""
-        others: int = sum(256 + len(name) + p.numel() * p.element_size() for name, p in self._others.items())
+        others: int = sum(256 + len(name) + p.numel() * p.element_size() for name, p in self.others.items())
         return others + self.model_buffers.nbytes()
 
     def release(self) -> None:
         """It is not stepped any more: its parameters may become another optimizer's."""
-        ownership.release(self, (*self.parameters, *self._others.values()))
+        ownership.release(self, (*self.parameters, *self.others.values()))
 
     def check_unchanged(self) -> None:
         """Raises if parameters were added to or taken from the inner optimizer."""
@@ -166,7 +162,7 @@ class OptimizerReplica:
     # -- publishing, for strategies that average weights -----------------------------------------------------------
 
     def published(self) -> list[torch.Tensor]:
-        """The weights."""
+        """What averaging strategies leave for other ranks: the weights."""
         return [p.detach() for p in self.parameters]
 
     def become(self, mean: Mixed) -> None:
@@ -177,11 +173,9 @@ class OptimizerReplica:
     # -- what all ranks exchange when they meet --------------------------------------------------------------------
 
     def to_exchange(self) -> list[torch.Tensor]:
-        """The model's buffers, and what differs between ranks beside them."""
         return [*self.model_buffers.left(), *self._apart()]
 
     def exchange(self, rows: Sequence[Tensors]) -> None:
-        """Takes over what the ranks of a meeting left: buffers by their rules, the mean of what is apart."""
         count = len(self.model_buffers)
         with self._changing():
             self.model_buffers.take([row[:count] for row in rows])
@@ -215,7 +209,6 @@ class OptimizerReplica:
         return {"codec": self.codec.state()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """The inverse of `extra_state`."""
         self.codec.load_state(state["codec"])
         for step in self.codec.in_flight():
             self.codec.forget(step)  # it is contributed again, as a whole
@@ -238,10 +231,9 @@ class OptimizerReplica:
             self._on_round(result.round)
 
     def _length_of(self, applied: Round) -> AbstractContextManager[None]:
-        rules = self.rules
-        return (
-            nullcontext() if rules is None else self.length.of_round(applied.size(rules.of_sums), rules.one_at_a_time)
-        )
+        if self.rules is None:
+            return nullcontext()
+        return self.length.of_round(applied.size(self.rules.of_sums), self.rules.one_at_a_time)
 
     def _step_with(self, result: Result) -> None:
         own = [p.grad for p in self.parameters]
@@ -311,7 +303,7 @@ class OptimizerReplica:
 
     def capture(self) -> Contents:
         """Weights and optimizer state, and what lies beside: parameters that no other optimizer trains, buffers."""
-        others = {name: p.detach() for name, p in self._others.items() if ownership.owner_of(p) is None}
+        others = {name: p.detach() for name, p in self.others.items() if ownership.owner_of(p) is None}
         buffers = self.model_buffers.unchanged()
         tensors = [*self._weights_to_begin_with(), *others.values(), *buffers.values()]
         state = [self._packed_state(self.inner.state.get(p, {}), tensors, p) for p in self.parameters]
@@ -356,7 +348,7 @@ class OptimizerReplica:
         names, buffers = contents.plain["others"], contents.plain["buffers"]
         start = len(self.parameters)
         captured = dict(zip(names, contents.tensors[start:], strict=False))
-        for name, parameter in self._others.items():
+        for name, parameter in self.others.items():
             if name in captured and ownership.shares(self, parameter):
                 parameter.copy_(captured[name])
         self.model_buffers.begin_with(dict(zip(buffers, contents.tensors[start + len(names) :], strict=False)))

@@ -20,10 +20,11 @@ def pack(value: Any, tensors: list[torch.Tensor], parameter: torch.Tensor) -> di
         if value.layout != torch.strided or value.is_quantized:
             raise NotShareable(f"a tensor of layout {value.layout} and dtype {value.dtype}")
         tensors.append(value.detach())
+        is_alike = (value.shape, value.stride()) == (parameter.shape, parameter.stride())
         return {
             "tensor": len(tensors) - 1,
             "beside": value.device == parameter.device,
-            "stride": None if _is_like(value, parameter) else list(value.stride()),
+            "stride": None if is_alike else list(value.stride()),
         }
     if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
         return {type(value).__name__: [pack(item, tensors, parameter) for item in value]}
@@ -77,10 +78,6 @@ def _plain_key(key: Any) -> Any:
     if not isinstance(key, (str, int, float, bool, type(None))):
         raise NotShareable(f"a dict with a key of type {type(key).__name__}")
     return key
-
-
-def _is_like(value: torch.Tensor, parameter: torch.Tensor) -> bool:
-    return (value.shape, value.stride()) == (parameter.shape, parameter.stride())
 
 
 def _having(before: Any, value: torch.Tensor, device: torch.device, stride: tuple[int, ...]) -> torch.Tensor:

@@ -16,7 +16,7 @@ class NobodyRefused(SharedTensors):
         if not isinstance(event, Refuse):
             return event
         slot, attempt = sealed.slot, sealed.attempt
-        self._slot_metas[slot] = next(self._row_metas[c.rank, c.row] for c in sealed.contributions)
+        self._slot_metas[slot] = next(self.row_metas[c.rank, c.row] for c in sealed.contributions)
         return Done(0, sealed.number, attempt, slot, void=True)
 
 

@@ -44,25 +44,8 @@ class Files:
     fds: tuple[int, ...]  #: in the order of `NAMES`
     directory: Path | None = None
 
-    @property
-    def arena(self) -> int:
-        """The memory."""
-        return self.fds[0]
-
-    @property
-    def log(self) -> int:
-        """What happened."""
-        return self.fds[1]
-
-    @property
-    def life(self) -> int:
-        """Who lives."""
-        return self.fds[2]
-
-    @property
-    def inbox(self) -> int:
-        """What this host's ranks want to have appended to the log of all hosts."""
-        return self.fds[3]
+    def __post_init__(self) -> None:
+        self.arena, self.log, self.life, self.inbox = self.fds
 
     def close(self) -> None:
         """Closes them. Drops this process's life, so it comes last of all."""
@@ -149,7 +132,6 @@ def write_header(fd: int, layout: ArenaLayout, job: bytes, description: dict[str
 
 
 def header_bytes(description: dict[str, Any]) -> int:
-    """Room the header of such a description takes."""
     return _HEAD.size + len(json.dumps(description).encode())
 
 

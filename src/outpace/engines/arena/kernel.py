@@ -30,6 +30,7 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from threading import Lock
+from typing import Any
 
 log = logging.getLogger("outpace")
 
@@ -69,17 +70,23 @@ def _everywhere() -> None:
         barrier()
 
 
+def _system_call(numbers: dict[str, int], *types: Any) -> Callable[..., int] | None:
+    """By its number on this processor; None where that is not known."""
+    number = numbers.get(platform.machine()) if sys.platform.startswith("linux") else None
+    if number is None:
+        return None
+    call = ctypes.CDLL(None)["syscall"]  # an object of our own: its argument types are fixed
+    call.argtypes = (ctypes.c_long, *types)
+    return partial(call, number)
+
+
 @cache
 def _membarrier() -> Callable[[], int] | None:
     """A barrier in every running thread of all processes that take part: `membarrier(2)`. None where it is missing."""
-    number = _SYS_MEMBARRIER.get(platform.machine()) if sys.platform.startswith("linux") else None
-    if number is None:
+    call = _system_call(_SYS_MEMBARRIER, ctypes.c_int, ctypes.c_uint, ctypes.c_int)
+    if call is None or call(_REGISTER_GLOBAL_EXPEDITED, 0, 0) != 0:
         return None
-    call = ctypes.CDLL(None)["syscall"]
-    call.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_uint, ctypes.c_int)
-    if call(number, _REGISTER_GLOBAL_EXPEDITED, 0, 0) != 0:
-        return None
-    return lambda: int(call(number, _GLOBAL_EXPEDITED, 0, 0))
+    return partial(call, _GLOBAL_EXPEDITED, 0, 0)
 
 
 os.register_at_fork(after_in_child=_membarrier.cache_clear)  # a child takes part on its own
@@ -112,15 +119,9 @@ class Bell:
     def __init__(self, word: ctypes.c_uint32) -> None:
         self._word = word
         self._address = ctypes.addressof(word)
-        number = _SYS_FUTEX.get(platform.machine()) if sys.platform.startswith("linux") else None
-        self._futex: Callable[..., int] | None = None
-        if number is not None:
-            call = ctypes.CDLL(None)["syscall"]  # an object of our own: its argument types are fixed below
-            call.argtypes = (
-                *(ctypes.c_long, ctypes.c_void_p, ctypes.c_int, ctypes.c_uint32),
-                *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_uint32),
-            )
-            self._futex = partial(call, number, self._address)
+        pointer, number = ctypes.c_void_p, ctypes.c_uint32
+        call = _system_call(_SYS_FUTEX, pointer, ctypes.c_int, number, pointer, pointer, number)
+        self._futex = None if call is None else partial(call, self._address)
         self._timeout = _Timespec(0, 0)
         self._timeout_address = ctypes.addressof(self._timeout)
 
@@ -160,8 +161,6 @@ _USERS = 1 << 30  #: a byte beyond all ranks, locked together by all who use the
 
 
 class Life:
-    """The file of lives, opened once per process."""
-
     def __init__(self, fd: int) -> None:
         self._fd = fd
 
@@ -174,7 +173,6 @@ class Life:
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, rank, os.SEEK_SET)
 
     def drop(self, rank: int) -> None:
-        """Gives up what `take` took."""
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank, os.SEEK_SET)
 
     def enter(self) -> bool:
@@ -220,20 +218,12 @@ class Life:
 
 
 POINTS = (
-    "depositing",
-    "before-append",
-    "after-append",
-    "before-wake",
-    "reducing",
-    "opening-attempt",
-    "applying",
-    "writing-snapshot",
+    *("depositing", "before-append", "after-append", "before-wake"),
+    *("reducing", "opening-attempt", "applying", "writing-snapshot"),
 )
 
 
 class Faults:
-    """The fault asked for through the environment, if any."""
-
     def __init__(self) -> None:
         self._armed: tuple[str, int, int] | None = None
         asked = os.environ.get("OUTPACE_FAULT")
@@ -245,7 +235,6 @@ class Faults:
             self._armed = (point, int(round_), number)
 
     def at(self, point: str, round_: int) -> None:
-        """Passes a point."""
         if self._armed is not None and self._armed[0] == point and round_ >= self._armed[1]:
             number = self._armed[2]
             self._armed = None

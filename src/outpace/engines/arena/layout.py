@@ -16,8 +16,7 @@ import ctypes
 import mmap
 import os
 import sys
-from dataclasses import asdict, dataclass
-from functools import cached_property
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ NOTES_BYTES = 128  #: a count and fifteen numbers
 _PLAIN_BYTES = 1 << 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class ArenaLayout:
     """Offsets and sizes in bytes."""
 
@@ -82,60 +81,22 @@ class ArenaLayout:
             state_bytes=_pages((1 + STATE_VECTORS) * vector_bytes + buffer_bytes + extra_bytes + plain),
         )
 
-    def sizes(self) -> dict[str, int]:
-        """What it is made from: plain numbers, for another process."""
-        return asdict(self)
-
-    @property
-    def control(self) -> int:
-        """The bell, then one hold for each rank and one for the host's agent."""
-        return self.header_bytes
-
-    @property
-    def latest(self) -> int:
-        """Hint at the buffer of the latest snapshot, for ranks that cannot read the log from its beginning."""
-        return self.control + 8
+    def __post_init__(self) -> None:
+        self._row_bytes = self.vector_bytes + ROW_SHIFT_BYTES
+        self._chunk_table_bytes = _pages(self.chunks * CHUNK_STATE_BYTES)
+        self.control = self.header_bytes  #: the bell, then one hold for each rank and one for the host's agent
+        self.latest = self.control + 8  #: hint at the latest snapshot, for who cannot read the log from its beginning
+        self.agent = self.control + _pages(HOLD_BYTES * (2 + self.world))  #: see `engines.cluster.shared_page`
+        self._metas = self.agent + PAGE
+        self._chunk_states = self._metas + (self.rows * self.world + self.slots) * self.meta_bytes
+        self._buffer_rows = self._chunk_states + self.slots * self._chunk_table_bytes
+        self._rows = self._buffer_rows + 3 * self.world * self.buffer_bytes
+        self._slots = self._rows + _pages(self.rows * self.world * self._row_bytes)
+        self._states = self._slots + self.slots * self.vector_bytes
 
     def hold(self, rank: int) -> int:
         """Which slot a rank is using. The host's agent comes after the last rank."""
         return self.control + HOLD_BYTES * (1 + rank)
-
-    @cached_property
-    def agent(self) -> int:
-        """A page that the host's ranks and their agent share; see `engines.cluster.shared_page`."""
-        return self.control + _pages(HOLD_BYTES * (2 + self.world))
-
-    @cached_property
-    def _metas(self) -> int:
-        return self.agent + PAGE
-
-    @cached_property
-    def _chunk_states(self) -> int:
-        return self._metas + (self.rows * self.world + self.slots) * self.meta_bytes
-
-    @cached_property
-    def _buffer_rows(self) -> int:
-        return self._chunk_states + self.slots * self._chunk_table_bytes
-
-    @cached_property
-    def _rows(self) -> int:
-        return self._buffer_rows + 3 * self.world * self.buffer_bytes
-
-    @cached_property
-    def _slots(self) -> int:
-        return self._rows + _pages(self.rows * self.world * self._row_bytes)
-
-    @cached_property
-    def _row_bytes(self) -> int:
-        return self.vector_bytes + ROW_SHIFT_BYTES
-
-    @cached_property
-    def _states(self) -> int:
-        return self._slots + self.slots * self.vector_bytes
-
-    @cached_property
-    def _chunk_table_bytes(self) -> int:
-        return _pages(self.chunks * CHUNK_STATE_BYTES)
 
     def row_meta(self, rank: int, row: int) -> int:
         """What goes with a row: which parameters had gradients, and the hyper-parameters."""
@@ -146,7 +107,6 @@ class ArenaLayout:
         return self._metas + (self.rows * self.world + slot) * self.meta_bytes
 
     def chunk_states(self, slot: int) -> int:
-        """Progress of the reduction into a slot."""
         return self._chunk_states + slot * self._chunk_table_bytes
 
     def buffer_row(self, parity: int, rank: int) -> int:
@@ -158,15 +118,12 @@ class ArenaLayout:
         return self._rows + (row * self.world + rank) * self._row_bytes
 
     def slot(self, slot: int) -> int:
-        """Where a result lies."""
         return self._slots + slot * self.vector_bytes
 
     def state(self, buffer: int) -> int:
-        """Where a snapshot lies."""
         return self._states + buffer * self.state_bytes
 
     def published(self, row: int) -> int:
-        """Where published weights lie."""
         return self.state(self.world + 1) + row * self.published_bytes
 
     def notes(self, row: int) -> int:
@@ -175,7 +132,6 @@ class ArenaLayout:
 
     @property
     def total_bytes(self) -> int:
-        """Address space of the whole arena."""
         return self.published(self.published_rows) + PAGE
 
     def usual_bytes(self, kept: int, state_vectors: int = 2) -> int:
@@ -229,8 +185,6 @@ _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
 
 
 class Arena:
-    """The mapped arena."""
-
     def __init__(self, fd: int, layout: ArenaLayout) -> None:
         kernel.take_part()
         self.layout = layout
@@ -246,7 +200,6 @@ class Arena:
             give_back(self._map)
 
     def region(self, offset: int, nbytes: int) -> torch.Tensor:
-        """A byte tensor inside the arena."""
         return self.bytes[offset : offset + nbytes]
 
     def touch(self, offset: int, nbytes: int) -> None:
@@ -272,6 +225,5 @@ class Arena:
         self.raw[offset : offset + 8] = len(blob).to_bytes(8, "little")
 
     def read_meta(self, offset: int) -> bytes:
-        """The inverse of `write_meta`."""
         start = offset + 8
         return self._map[start : start + int.from_bytes(self._map[offset:start], "little")]

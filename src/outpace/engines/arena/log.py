@@ -13,7 +13,6 @@ import os
 import struct
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from threading import get_ident
 from zlib import crc32
@@ -81,7 +80,6 @@ class LogCut(Exception):
 
 
 def encode(event: Event, time_ns: int = 0) -> bytes:
-    """An event as one record, with the time it is appended at."""
     number, record = _ENCODING[type(event)]
     body = record.pack(number, *event[:-1], time_ns)
     return body + _END.pack(crc32(body))
@@ -112,15 +110,15 @@ def append(fd: int, record: bytes) -> None:
     kernel.before_showing()
 
 
-class Trimming:
-    """Gives back the memory of a file's beginning, which then reads as zeros."""
+class AppendedFile:
+    """A file that grows at its end, and whose beginning can be given back."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._cut = 0
 
     def cut(self, position: int) -> None:
-        """What lies before `position` is not needed any more."""
+        """Gives back the memory of what lies before, which reads as zeros then. Positions stay as they are."""
         position -= position % 4096
         if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
             return
@@ -129,15 +127,10 @@ class Trimming:
         self._cut = position
 
 
-class LogFile:
+class LogFile(AppendedFile):
     """The file: appends at the end, reads from any position, in bytes."""
 
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._trimming = Trimming(fd)
-
     def now_ns(self) -> int:
-        """The clock that events are timed by."""
         return time.monotonic_ns()
 
     def append(self, event: Event) -> None:
@@ -149,19 +142,12 @@ class LogFile:
         self._fd = -1
 
     def has_news(self, position: int) -> bool:
-        """Whether `read` would find anything there."""
         return bool(os.pread(self._fd, 1, position))
 
     def read(self, position: int) -> list[Event]:
         """The next events from there on, at most `READ_RECORDS`."""
         records = os.pread(self._fd, _READ_BYTES, position)
-        if not records:
-            return []
-        return decode(records)
-
-    def cut(self, position: int) -> None:
-        """Gives back the memory of records before `position`. Positions stay as they are."""
-        self._trimming.cut(position)
+        return decode(records) if records else []
 
 
 @dataclass(slots=True)
@@ -178,8 +164,6 @@ class Fold:
 
 
 class ArenaLog:
-    """What this rank knows, and how it waits to know more."""
-
     def __init__(
         self,
         rank: int,
@@ -197,11 +181,7 @@ class ArenaLog:
         self._fold = Fold(Ledger(rules, host))
         self.waited_s = 0.0
         self.helpers = 0  #: how many waiters a sealed round is worth waking for
-        self.file = file
-        self._snapshots = snapshots
-        self._bell = bell
-        self.life = life
-        self.faults = faults
+        self.file, self._snapshots, self._bell, self.life, self.faults = file, snapshots, bell, life, faults
         self._timeout_s = timeout_s
         self._spin_s = SPIN_S if rules.world <= cores() else 0.0  # else it would take a core from somebody who works
         self._appended: dict[int, tuple[Event, Outcome]] = {}  # by its time, what is being appended here
@@ -218,7 +198,6 @@ class ArenaLog:
 
     @property
     def position(self) -> int:
-        """How far this rank has read the log, in bytes."""
         return self._fold.position
 
     def look(self) -> None:
@@ -241,9 +220,9 @@ class ArenaLog:
             for event in events:
                 outcome = apply(event)
                 fold.position += RECORD_BYTES
-                time_ns = event[-1]
-                if time_ns in appended and _is_same(appended[time_ns][0], event):
-                    appended[time_ns] = (event, outcome)
+                mine = appended.get(event.time_ns)
+                if mine is not None and mine[0] == event and type(mine[0]) is type(event):  # two kinds may be equal
+                    appended[event.time_ns] = (event, outcome)
             if len(events) < READ_RECORDS:
                 break
         fold.by = 0
@@ -292,7 +271,6 @@ class ArenaLog:
         return outcome
 
     def _until_folded(self) -> None:
-        """Takes in what was appended just now."""
         self.look()
 
     def close(self) -> None:
@@ -303,7 +281,6 @@ class ArenaLog:
         self.file.close()
 
     def now_s(self) -> float:
-        """Seconds on this machine's clock."""
         return time.monotonic()
 
     def cut(self, position: int, buffer: int) -> None:
@@ -314,18 +291,15 @@ class ArenaLog:
     # -- waiting ---------------------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises if no wait can come to a good end."""
         if self.ledger.below_quorum:
             where = f"[rank {self.rank} - round {self.ledger.round}]"
             raise BelowQuorum(f"{where} {self.ledger.why_below_quorum()}")
 
     def begin_wait(self, purpose: str, version: int | None = None, rank: int | None = None) -> Wait:
-        """From here on this rank waits."""
         now = time.monotonic()
         return Wait(purpose, now, now, version, rank, looked_s=now)
 
     def end_wait(self, wait: Wait) -> None:
-        """That wait is over."""
         now = time.monotonic()
         self.waited_s += now - wait.counted_s
         wait.counted_s = now
@@ -360,12 +334,10 @@ class ArenaLog:
                 return
 
     def is_seal_due(self) -> bool:
-        """Whether the grace of the open round is over, and it is this rank's turn to end it."""
         left = self._grace_left_s()
         return left is not None and left <= 0
 
     def living(self) -> list[int]:
-        """Ranks that have joined and are not known to be dead."""
         return [m.rank for m in self.ledger.members.by_rank.values() if m.alive]
 
     def _grace_left_s(self) -> float | None:
@@ -391,18 +363,9 @@ class ArenaLog:
     def _timed_out(self, purpose: str) -> str:
         missing = [r for r in range(self.ledger.rules.world) if r not in self.ledger.members.by_rank]
         awaited = missing if not self.ledger.started else self.ledger.awaited()
+        hosts = self.ledger.rules.hosts
+        where = f" (on hosts {sorted({hosts[rank] for rank in awaited})})" if hosts else ""
         return (
-            f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; "
-            f"still missing: ranks {awaited}{self._where(awaited)}. Nothing was lost; see whether they hang, or raise "
-            "timeout_s"
+            f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; still missing: "
+            f"ranks {awaited}{where}. Nothing was lost; see whether they hang, or raise timeout_s"
         )
-
-    def _where(self, ranks: Sequence[int]) -> str:
-        """The hosts of these ranks, where there are several."""
-        rules = self.ledger.rules
-        return f" (on hosts {sorted({rules.hosts[rank] for rank in ranks})})" if rules.hosts else ""
-
-
-def _is_same(one: Event, other: Event) -> bool:
-    """Types are compared as well: named tuples of two kinds may have the same fields."""
-    return type(one) is type(other) and one == other

@@ -21,7 +21,7 @@ from outpace.engines.arena.layout import NOTES_BYTES, Arena
 from outpace.engines.arena.log import ArenaLog
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.memory import Term
-from outpace.engines.sums import join_meta, meta_of, mixed_notes, weighted_sum
+from outpace.engines.sums import join_meta, mean_of, meta_of, mixed
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
@@ -65,8 +65,6 @@ class Holds:
 
 
 class ArenaMemory:
-    """One rank's view of the arena."""
-
     has_tensors = True
 
     def __init__(
@@ -94,7 +92,6 @@ class ArenaMemory:
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def close(self) -> None:
-        """Gives up this rank's files and views."""
         self.holds.release()
         arena.remove_directory(self.files)
         self.files.close()
@@ -104,20 +101,16 @@ class ArenaMemory:
     # -- contributions and results ---------------------------------------------------------------------------------
 
     def row(self, row: int) -> Tensors:
-        """One of this rank's rows as tensors shaped like the parameters."""
         return self._vector_at(self._layout.row(self._rank, row))
 
     async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
-        """Puts beside a row which parameters have gradients in it, and the hyper-parameters."""
         self._faults.at("depositing", self._log.ledger.round)
         self.arena.write_meta(self._layout.row_meta(self._rank, row), join_meta(*described))
 
     def copy_row(self, row: int) -> tuple[torch.Tensor, bytes]:
-        """A row of this rank's with what goes with it."""
         return self._bytes_of(row).clone(), self.arena.read_meta(self._layout.row_meta(self._rank, row))
 
     def put_row(self, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
-        """Writes what `copy_row` gave."""
         self._bytes_of(row).copy_(copy[0])
         self.arena.write_meta(self._layout.row_meta(self._rank, row), copy[1])
 
@@ -126,17 +119,14 @@ class ArenaMemory:
         return None if self.reducing is None else self.reducing(sealed)
 
     async def hold(self, record: Round) -> None:
-        """The round's slot cannot be reused from here on."""
         self.holds.take(record)
 
     def result(self, record: Round) -> Result:
-        """A round's result, read in place."""
         present, hyper = meta_of(record, self.arena.read_meta(self._layout.slot_meta(record.slot)))
         self._faults.at("applying", record.number)
         return Result(record, self._vector_at(self._layout.slot(record.slot)), present, hyper)
 
     def release(self) -> None:
-        """This rank reads no result any more."""
         self.holds.release()
 
     async def step_taken(self) -> None:
@@ -150,41 +140,29 @@ class ArenaMemory:
         self._note(row, notes)
 
     def put(self, row: int, values: Tensors | None) -> None:
-        """Writes into a spare row, without notes."""
         torch._foreach_copy_(self._row_at(row), list(values or ()))
         self._note(row, ())
 
     def notes(self, row: int) -> Notes:
-        """The numbers that go with a published row."""
         numbers = self.arena.numbers(self._layout.notes(row), NOTES_BYTES // 8, "d")
         return tuple(numbers[1 : 1 + int(numbers[0])])
 
     async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
-        """The weighted sum of published rows, and of this rank's own weights."""
-        rows: list[tuple[Tensors, float]] = [(self._row_at(place.row), share) for place, share in terms]
-        if own is not None:
-            rows.append((own.tensors, own.weight))
-        return Mixed(weighted_sum(rows), mixed_notes([(self.notes(p.row), share) for p, share in terms], own))
+        return mixed([(self._row_at(p.row), self.notes(p.row), share) for p, share in terms], own)
 
     async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
-        """The mean of published rows, or of rows and this rank's own weights."""
-        share = 1 / (len(places) + (own is not None))
-        rows: list[tuple[Tensors, float]] = [(self._row_at(place.row), share) for place in places]
-        return Mixed(weighted_sum(rows if own is None else [*rows, (own, share)]))
+        return mean_of([self._row_at(place.row) for place in places], own)
 
     def copy(self, row: int) -> Mixed:
-        """A private copy of a published row."""
-        return Mixed(weighted_sum([(self._row_at(row), 1.0)]))
+        return mean_of([self._row_at(row)])
 
     # -- snapshots, and what all ranks exchange when they meet -----------------------------------------------------
 
     async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
-        """Writes a snapshot into a buffer that this rank has claimed."""
         self._faults.at("writing-snapshot", version)
         self.snapshots.write(buffer, contents, ledger.to_state(version), position)
 
     def load(self, buffer: int) -> Contents | None:
-        """A private copy of a snapshot, or None if it is being overwritten."""
         return self.snapshots.read(buffer)
 
     def leave(self, place: int, tensors: Tensors) -> None:

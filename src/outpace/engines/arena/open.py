@@ -59,7 +59,7 @@ class Parts:
     """One rank's files in the arena and what reads them: what an engine on this machine is put together from."""
 
     def __init__(self, plan: Plan, rules: Rules, rank: int, rendezvous: Rendezvous) -> None:
-        self.plan, self.rank = plan, rank
+        self.plan, self.rules, self.rank = plan, rules, rank
         self.files: Files = rendezvous.enter(plan.description, plan.layout, rules.max_staleness)
         self.arena = Arena(self.files.arena, plan.layout)
         self.life = Life(self.files.life)
@@ -68,11 +68,18 @@ class Parts:
         self.holds = Holds(self.arena, rank)
         self.faults = Faults()
 
-    def memory(self, replica: OptimizerReplica, log: ArenaLog, reducing: Reducing | None) -> ArenaMemory:
-        """The rank's memory."""
+    def engine(
+        self, replica: OptimizerReplica, log: ArenaLog, reducing: Reducing | None, at_end: Callable[[], None] | None
+    ) -> Engine:
         plan, exchanged = self.plan, replica.to_exchange()
         views = (self.files, self.arena, self.rank, plan.vector, plan.published, exchanged)
-        return ArenaMemory(*views, self.snapshots, self.holds, log, reducing)
+        memory = ArenaMemory(*views, self.snapshots, self.holds, log, reducing)
+
+        def close() -> None:
+            log.close()
+            memory.close()
+
+        return Engine(self.rank, self.rules, log, memory, replica, close=close, at_end=at_end)
 
 
 def open_local(
@@ -86,21 +93,9 @@ def open_local(
     log = ArenaLog(place.rank, rules, file, parts.snapshots, bell, parts.life, parts.faults, timeout_s)
     sums = RowSums(parts.arena.bytes, plan.vector.chunks(), rules, max_grad_norm)
     helper = Helper(place.rank, parts.arena, sums, parts.holds, log)
-    memory = parts.memory(replica, log, helper.help)
-    at_end = rendezvous.end if rules.restarts else None
-    engine = Engine(place.rank, rules, log, memory, replica, close=closing(log, memory), at_end=at_end)
+    engine = parts.engine(replica, log, helper.help, rendezvous.end if rules.restarts else None)
     start(engine, parts, run)
     return Opened(engine)
-
-
-def closing(log: ArenaLog, memory: ArenaMemory) -> Callable[[], None]:
-    """What closes both."""
-
-    def close() -> None:
-        log.close()
-        memory.close()
-
-    return close
 
 
 def start(engine: Engine, parts: Parts, drive: Drive) -> None:

@@ -30,23 +30,9 @@ _WORDS = 3  # per chunk: tag of who began it, tag of who did it, sum of squares
 class Reduction:
     """One rank's part in reducing rounds. `wanted` reads the log and says whether an attempt is still current."""
 
-    def __init__(
-        self,
-        memory: Arena,
-        sums: RowSums,
-        wanted: Callable[[Round], bool],
-        faults: Faults,
-    ) -> None:
-        self._memory = memory
-        self._sums = sums
-        self._wanted = wanted
-        self._faults = faults
+    def __init__(self, memory: Arena, sums: RowSums, wanted: Callable[[Round], bool], faults: Faults) -> None:
+        self._memory, self._sums, self._wanted, self._faults = memory, sums, wanted, faults
         self._tables: dict[int, tuple[memoryview[int], memoryview[float]]] = {}
-
-    @property
-    def is_small(self) -> bool:
-        """One chunk: whoever seals sums it alone, waking others would cost more."""
-        return len(self._sums.chunks) <= 1
 
     def work(self, sealed: Round, place: int, helping: bool) -> Event | None:
         """Does the chunks nobody has begun, from this rank's own share on; `helping` also those begun by others.
@@ -103,7 +89,6 @@ class Reduction:
         return done(0, sealed, self._sums.clip(squares[2::_WORDS].tolist()))
 
     def _table(self, slot: int) -> tuple[memoryview[int], memoryview[float]]:
-        """Progress of the reduction into a slot, as whole numbers and as floats."""
         if slot not in self._tables:
             offset, count = self._memory.layout.chunk_states(slot), len(self._sums.chunks) * _WORDS
             self._tables[slot] = (self._memory.numbers(offset, count, "Q"), self._memory.numbers(offset, count, "d"))
@@ -116,7 +101,8 @@ class Helper:
     def __init__(self, rank: int, memory: Arena, sums: RowSums, holds: Holds, log: ArenaLog) -> None:
         self._rank, self._holds, self._log = rank, holds, log
         self.reduction = Reduction(memory, sums, self._is_current, log.faults)
-        log.helpers = 0 if self.reduction.is_small else max(1, cores() - 1)  # more would get in their own way
+        is_small = len(sums.chunks) <= 1  # whoever seals sums it alone, waking others would cost more
+        log.helpers = 0 if is_small else max(1, cores() - 1)  # more would get in their own way
         self._seen: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)  # how far a reduction was, and since when
 
     def help(self, sealed: Round) -> Event | None:
@@ -133,7 +119,6 @@ class Helper:
         return self._work(sealed, helping=stands_still)
 
     def _work(self, sealed: Round, helping: bool) -> Event | None:
-        """This rank's part of the reduction, or a new attempt where a stopped rank still uses the slot."""
         self._holds.take(sealed)
         try:
             if not self._is_current(sealed):

@@ -31,8 +31,6 @@ Note = dict[str, Any]  #: the announcement: "job", "directory", and "holders": r
 
 
 class Rendezvous:
-    """The place in the store where the ranks of one optimizer meet."""
-
     def __init__(
         self,
         store: Any,
@@ -52,7 +50,6 @@ class Rendezvous:
         self._restarts = restarts  # whoever dies is started again
 
     def enter(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> Files:
-        """This rank's open files of the common arena."""
         if self._store is None:
             return self._make(description, layout, kept)[0]
         deadline = time.monotonic() + self._timeout_s
@@ -67,12 +64,15 @@ class Rendezvous:
                 files, job = self._make(description, layout, kept)
                 note = {"job": job.hex(), "directory": files.directory and str(files.directory), "holders": {}}
             elif files is None:
-                self._rest(deadline)
+                if time.monotonic() > deadline:
+                    raise self._timed_out()
+                time.sleep(LOOK_EVERY_S)  # the rank that makes another one is being started
                 continue
             else:
                 self._compare(files, note, description)
             note["holders"][str(self._rank)] = {"pid": os.getpid(), "fds": files.fds}
-            if self._replace(said, json.dumps(note)):
+            new = json.dumps(note)
+            if self._store.compare_set(self._key, said, new) == new.encode():
                 return files
             if makes:  # somebody was quicker
                 arena.remove_directory(files)
@@ -105,7 +105,6 @@ class Rendezvous:
 
     def _announced(self, deadline: float) -> str:
         """The announcement; nothing for the rank that makes the first one."""
-        assert self._store is not None
         if self._rank == self._ranks[0] and not self._store.check([self._key]):
             return ""
         try:
@@ -113,16 +112,6 @@ class Rendezvous:
         except TimedOut as error:
             raise self._timed_out() from error
         return str(self._store.get(self._key).decode())
-
-    def _replace(self, said: str, new: str) -> bool:
-        assert self._store is not None
-        return bool(self._store.compare_set(self._key, said, new) == new.encode())
-
-    def _rest(self, deadline: float) -> None:
-        """Whoever had the arena is dead. The rank that makes another one is being started."""
-        if time.monotonic() > deadline:
-            raise self._timed_out()
-        time.sleep(LOOK_EVERY_S)
 
     def _timed_out(self) -> TimedOut:
         return TimedOut(

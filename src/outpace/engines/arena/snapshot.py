@@ -21,14 +21,11 @@ _HEAD_BYTES = 16  # length and checksum of the plain part
 
 
 class SnapshotStore:
-    """The snapshot buffers of one arena."""
-
     def __init__(self, memory: Arena) -> None:
         self._memory = memory
         self._hint = memory.numbers(memory.layout.latest, 1, "Q")
 
     def write(self, buffer: int, contents: Contents, ledger: dict[str, Any], position: int) -> None:
-        """Fills a buffer this rank has claimed."""
         specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in contents.tensors]
         plain = {"tensors": specs, "plain": contents.plain, "ledger": ledger, "position": position}
         body = json.dumps(plain).encode()
@@ -49,11 +46,9 @@ class SnapshotStore:
         self._memory.raw[start : start + _HEAD_BYTES] = head
 
     def announce(self, buffer: int) -> None:
-        """Leaves the hint at the latest buffer."""
         self._hint[0] = buffer + 1
 
     def hinted(self) -> int | None:
-        """The buffer hinted at, if any."""
         return int(self._hint[0]) - 1 if self._hint[0] else None
 
     def read_plain(self, buffer: int) -> dict[str, Any] | None:
@@ -72,7 +67,6 @@ class SnapshotStore:
         return 0 if plain is None else self._places(buffer, plain)[2]
 
     def forget(self, buffer: int) -> None:
-        """Makes a buffer one that holds nothing."""
         start = self._memory.layout.state(buffer)
         self._memory.raw[start : start + _HEAD_BYTES] = bytes(_HEAD_BYTES)
 

@@ -12,6 +12,7 @@ It ends when no rank of its host is left. If it is killed, one that it forked go
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import queue
@@ -38,7 +39,7 @@ from outpace.engines.cluster.leases import Leases, beat_s, group_s, lease_s, rep
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.reducer import HostReducer
 from outpace.engines.cluster.sealing import SealedStore
-from outpace.engines.cluster.shared_page import FAILED, RUNNING, STORE_LOST, SharedPage
+from outpace.engines.cluster.shared_page import FAILED, LEFT, RUNNING, STORE_LOST, SharedPage
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
 from outpace.engines.cluster.supervisor import LaunchSpec, cluster_of
 from outpace.engines.cluster.transfers import Transfers
@@ -62,7 +63,6 @@ _KEPT_ENTRIES = 100_000  #: of the log, for a host that was given up and may com
 
 class Agent:
     def __init__(self, spec: LaunchSpec) -> None:
-        self._orders = spec
         self._rules = rules = Rules.from_dict(spec.rules)
         self._host, self._timeout_s = spec.host, spec.timeout_s
         arena_fd, log_fd, life_fd, inbox_fd = spec.fds
@@ -74,11 +74,9 @@ class Agent:
         self._ranks = Hosts(rules).ranks(spec.host)
         self._store = joined_store()
         self._prefix = cluster_of(spec.name)
-        snapshots = SnapshotStore(memory)
-        faults = Faults()
-        rest = (snapshots, Bell(memory.word), self._life, faults, spec.timeout_s)
+        self._snapshots = snapshots = SnapshotStore(memory)
+        rest = (snapshots, Bell(memory.word), self._life, Faults(), spec.timeout_s)
         self._host_log = ArenaLog(layout.world, rules, LogFile(log_fd), *rest, host=spec.host)
-        self._snapshots = snapshots
         self._read_hosts = Hosts(rules)
         self._membership = Membership(self._read_hosts, spec.host, self._connect, self._begin, lease_s(spec.timeout_s))
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
@@ -111,7 +109,6 @@ class Agent:
     # -- threads ---------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until no rank of this host is left."""
         self._begin()
         for work in (self._read, self._deliver, self._reduce, self._beat, self._watch_store):
             threading.Thread(target=self._guarded, args=(work,), name=work.__name__, daemon=True).start()
@@ -200,7 +197,7 @@ class Agent:
         while True:
             self._leases.beat(self._delivery.entries)
             living = self._membership.living
-            silent = self._leases.silent({h: self._membership.serial(h) for h in range(self._read_hosts.count)})
+            silent = self._leases.silent(self._membership.serials())
             self._store_answered = time.monotonic()
             if self._host_log.ledger.started:
                 for host in set(silent) & set(living):
@@ -219,8 +216,6 @@ class Agent:
                 self._give_up(STORE_LOST, store_lost(self._host, f"no answer for {patience_s:.1f} s"))
             looked = now
             time.sleep(beat_s(self._timeout_s))
-
-    # -- details ---------------------------------------------------------------------------------------------------
 
     def _say(self, event: Event) -> None:
         self._inbox.put(event, time.monotonic_ns() + self._page.clock_ns)
@@ -242,10 +237,7 @@ class Agent:
 
     def _receive(self) -> None:
         """Of a host that was started again, the life before is given up. The first of the others answers it."""
-        living, serials = (
-            self._membership.living,
-            {h: self._membership.serial(h) for h in range(self._read_hosts.count)},
-        )
+        living, serials = self._membership.living, self._membership.serials()
         for question in self._join_handler.questions(host for host in serials if host != self._host):
             if question.host in living:
                 self._let_go(question.host, "was started again", serials[question.host])
@@ -314,8 +306,8 @@ class Agent:
         return [rank for rank in self._ranks if self._life.lives(rank)]
 
     def _leave(self) -> None:
-        """Threads that wait for other hosts are left to themselves."""
-        self._page.leave()
+        """Because nobody needs this agent. Threads that wait for other hosts are left to themselves."""
+        self._page.status = LEFT
         os._exit(0)
 
     def _give_up(self, status: int, why: str) -> None:
@@ -325,7 +317,6 @@ class Agent:
 
 
 def store_lost(host: int, why: str) -> str:
-    """The error for the ranks of this host."""
     return (
         f"the store at {address()}, which joins the hosts, is lost to host {host} ({why}). No round was committed "
         "without it; restart the job from its last checkpoint"
@@ -333,14 +324,14 @@ def store_lost(host: int, why: str) -> str:
 
 
 def main() -> None:
-    """LaunchSpec come through standard input.
+    """Its `LaunchSpec` comes through standard input.
 
     Before it does anything else, an agent forks another one that waits for its death: that costs no import of torch,
     and the host is without an agent for no longer than it takes to get a lock.
     """
     make_room()
     torch.set_num_threads(max(1, min(4, cores() // 2)))
-    spec = LaunchSpec.read(sys.stdin.buffer)
+    spec = LaunchSpec(**json.loads(sys.stdin.buffer.read()))
     layout, life = ArenaLayout(**spec.layout), Life(spec.fds[2])
     if not life.take(layout.world):
         return  # another one was quicker

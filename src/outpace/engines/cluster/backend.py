@@ -43,8 +43,6 @@ def check_backend() -> None:
 
 
 class Door(NamedTuple):
-    """A socket of this process that listens."""
-
     fd: int
     inode: int  #: another one may get the same number later
 
@@ -103,9 +101,6 @@ def _device(address: str) -> Any:
         ) from error
 
 
-# -- doors -------------------------------------------------------------------------------------------------------------
-
-
 def address_towards_store() -> str:
     """This host's address on the interface that the rendezvous uses: nothing listens anywhere else."""
     where = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -125,7 +120,6 @@ def shut(doors: Iterable[Door]) -> None:
 
 
 def _doors() -> set[Door]:
-    """Where this process accepts connections."""
     found = set()
     for fd in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # it was closed meanwhile, like the one that listed them

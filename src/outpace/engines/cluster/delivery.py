@@ -26,8 +26,6 @@ from outpace.protocol.round import Round
 
 
 class Delivery:
-    """One host's log, as its agent writes it."""
-
     def __init__(
         self,
         log_fd: int,
@@ -105,7 +103,6 @@ class Delivery:
             self._reduce(sealed, ledger.hosts.generation)
 
     def _bring(self, event: Event) -> None:
-        """Brings a record's payload to where it is needed."""
         if not isinstance(event, WithData):
             return
         ledger = self._log.ledger

@@ -70,7 +70,6 @@ class Group:
         return seal(key, f"{place}/{mine}/{theirs}", question)[-SEAL_BYTES:]
 
     def _swap(self, given: bytes, within_s: float) -> list[bytes]:
-        """Gives every host its equal part, directly, and returns theirs."""
         got = torch.zeros(len(given), dtype=torch.uint8)
         self.end(self.trade(got, torch.frombuffer(bytearray(given), dtype=torch.uint8)), within_s)
         return [bytes(part.numpy()) for part in torch.split(got, SEAL_BYTES)]
@@ -98,10 +97,8 @@ class Group:
 
     def exchange(self, numbers: Sequence[int]) -> dict[int, list[int]]:
         mine = torch.tensor(numbers, dtype=torch.int64)
-        found = [torch.zeros_like(mine) for _ in self.hosts]
-        if self._all is None:
-            found = [mine]
-        else:
+        found = [mine] if self._all is None else [torch.zeros_like(mine) for _ in self.hosts]
+        if self._all is not None:
             self.end(self._all.allgather([found], [mine]))
         return {host: numbers.tolist() for host, numbers in zip(self.hosts, found, strict=True)}
 
@@ -114,18 +111,6 @@ class Group:
             got.copy_(given)
             return None
         return self._all.alltoall_base(got, given, list(got_sizes), list(given_sizes))
-
-    def exchange_bytes(self, mine: Sequence[bytes]) -> list[bytes]:
-        """Gives each host, in order, what is for it, and returns what each had for this one."""
-        sizes = self.exchange([len(part) for part in mine])
-        place = self._places[self.host]
-        theirs = [sizes[host][place] for host in self.hosts]
-        if self._all is None:
-            return list(mine)
-        sent = torch.frombuffer(bytearray(b"".join(mine)) or bytearray(1), dtype=torch.uint8)[: sum(map(len, mine))]
-        got = torch.empty(sum(theirs), dtype=torch.uint8)
-        self.end(self.trade(got, sent, theirs, [len(part) for part in mine]))
-        return [bytes(part.numpy()) for part in torch.split(got, theirs)]
 
     def send(self, tensor: torch.Tensor, host: int, tag: int) -> None:
         """Blocks until the host takes it."""

@@ -1,6 +1,6 @@
 """What the ranks of a host, and its agent, want to have in the log of all hosts. Owns the file between them.
 
-Appended like the log itself, by single writes, so that the kernel spec it. How much of it is in the log of all hosts
+Appended like the log itself, by single writes, so that the kernel orders it. How much of it is in the log of all hosts
 is known from that log alone; a new agent goes on from there. What is in this host's log is given back.
 """
 
@@ -9,17 +9,14 @@ from __future__ import annotations
 import os
 
 from outpace.engines.arena.kernel import Bell
-from outpace.engines.arena.log import RECORD_BYTES, LogFile, Trimming, append, encode
+from outpace.engines.arena.log import RECORD_BYTES, AppendedFile, LogFile, append, encode
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.protocol.events import Event
 
 
-class Inbox:
-    """Appending to it and reading it."""
-
+class Inbox(AppendedFile):
     def __init__(self, fd: int, page: SharedPage) -> None:
-        self._fd = fd
-        self._trimming = Trimming(fd)
+        super().__init__(fd)
         self._bell = Bell(page.bell)
 
     def put(self, event: Event, time_ns: int) -> int:
@@ -30,12 +27,7 @@ class Inbox:
         return end
 
     def read(self, position: int, records: int) -> bytes:
-        """What was appended from there on, at most so many records."""
         return os.pread(self._fd, records * RECORD_BYTES, position)
-
-    def cut(self, position: int) -> None:
-        """Gives back the memory of what lies before `position`."""
-        self._trimming.cut(position)
 
 
 class SentLog(LogFile):
@@ -61,5 +53,4 @@ class SentLog(LogFile):
         return super().now_ns() + self._page.clock_ns
 
     def append(self, event: Event) -> None:
-        """Gives it to the agent."""
         self._sent = self._inbox.put(event, event.time_ns)

@@ -142,8 +142,6 @@ class LogPosition(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A restarted host wants to know where the others are."""
-
     host: int
     number: str  #: each is another one, so that no answer can be taken for a later one's
 
@@ -180,8 +178,6 @@ def begin_at(log_position: LogPosition, files: Files, layout: ArenaLayout) -> No
 
 
 class JoinHandler:
-    """Answers hosts that were restarted and want to join again."""
-
     def __init__(self, store: SealedStore) -> None:
         self._store = store
         self._heard = 0
@@ -198,7 +194,6 @@ class JoinHandler:
         return self._waiting
 
     def take(self, question: Question) -> None:
-        """This agent answers it."""
         self._taken.add(question.number)
 
     def tell(self, question: Question, log_position: LogPosition) -> None:

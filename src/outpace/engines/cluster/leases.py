@@ -27,7 +27,6 @@ def lease_s(timeout_s: float) -> float:
 
 
 def beat_s(timeout_s: float) -> float:
-    """How often a host gives a sign of life."""
     return lease_s(timeout_s) / 8
 
 
@@ -42,8 +41,6 @@ def group_s(timeout_s: float) -> float:
 
 
 class Leases:
-    """One host's view of all hosts' signs of life."""
-
     def __init__(self, store: Any, prefix: str, key: bytes, host: int, life: int, lease_s: float) -> None:
         self._store, self._prefix, self._key, self._host, self._life = store, prefix, key, host, life
         self._lease_s = lease_s
@@ -84,7 +81,6 @@ class Leases:
         return [host for host in others if now - self._seen[host][1] > self._lease_s]
 
     def had_by_all(self, hosts: list[int], mine: int) -> int:
-        """How many entries of the log all of these hosts have."""
         return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])
 
     def _note(self, host: int, sign: tuple[int, int], now: float) -> bool:
@@ -109,7 +105,6 @@ class Leases:
 
 
 def replaced(host: int) -> str:
-    """The error for ranks of a host that was replaced."""
     return (
         f"another process has taken the place of host {host}: the host was restarted while this one still ran, maybe "
         "cut off from the others. What this host computed since is lost; its ranks end here"
@@ -117,5 +112,4 @@ def replaced(host: int) -> str:
 
 
 def place_of(prefix: str, host: int) -> str:
-    """Key of a host's signs of life."""
     return f"{prefix}/alive/{host}"

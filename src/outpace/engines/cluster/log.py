@@ -18,25 +18,12 @@ from outpace.engines.cluster.supervisor import AgentSupervisor
 from outpace.engines.engine import Engine, T, run
 from outpace.engines.log import Wait
 from outpace.errors import OutpaceError, TimedOut
-from outpace.protocol.events import (
-    Arrive,
-    Claim,
-    Event,
-    Finish,
-    Join,
-    Outcome,
-    OutcomeKind,
-    Publish,
-    Read,
-    Snapshot,
-    Swap,
-    Sync,
-    Tell,
-    Withdraw,
-)
+from outpace.protocol import events as ev
+from outpace.protocol.events import Arrive, Event, Join, Outcome, OutcomeKind
 
 # what a rank says in the name of its current life; the rest may be said by anybody, at any time
-_OF_A_LIFE = (Arrive, Sync, Finish, Claim, Snapshot, Publish, Read, Swap, Tell, Withdraw)
+_OF_WEIGHTS = (ev.Publish, ev.Read, ev.Swap, ev.Tell, ev.Withdraw)
+_OF_A_LIFE = (Arrive, ev.Sync, ev.Finish, ev.Claim, ev.Snapshot, *_OF_WEIGHTS)
 
 
 class CameBack(OutpaceError):
@@ -44,8 +31,6 @@ class CameBack(OutpaceError):
 
 
 class ClusterLog(ArenaLog):
-    """A rank's ledger, with an agent between it and the other hosts."""
-
     file: SentLog
 
     def __init__(self, supervisor: AgentSupervisor, *arguments: Any, **options: Any) -> None:
@@ -66,7 +51,6 @@ class ClusterLog(ArenaLog):
         return outcome
 
     async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
-        """As on one machine, unless this rank has to come back first."""
         if self.incarnation and not self._is_member():
             self._come_back()
         else:
@@ -115,7 +99,6 @@ class Drive:
         self._engine, self._log = engine, log
 
     def __call__(self, call: Callable[..., Coroutine[Any, Any, T]], *arguments: Any) -> T:
-        """To its end, again from the beginning if need be."""
         while True:
             try:
                 if self._log.is_of_another_time:

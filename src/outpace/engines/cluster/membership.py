@@ -22,8 +22,6 @@ Connect = Callable[[int, list[int]], tuple[Group, Transfers]]  #: a generation a
 
 
 class Membership:
-    """One agent's groups, one after the other."""
-
     def __init__(
         self, hosts: Hosts, host: int, connect: Connect, begin_again: Callable[[], None], patience_s: float
     ) -> None:
@@ -45,14 +43,13 @@ class Membership:
         """The number of its last agent, 0 if there was none."""
         return self._hosts.serials.get(host, 0)
 
+    def serials(self) -> dict[int, int]:
+        return {host: self.serial(host) for host in range(self._hosts.count)}
+
     def take_in(self, event: Agent | Gone) -> None:
-        """A record was read."""
-        if isinstance(event, Agent):
-            has_changed = self._hosts.enter(event.host, event.number, 0)
-        else:
-            has_changed = self._hosts.give_up(event.host, event.number)
-        if not has_changed:
-            return
+        which = (event.host, event.number)
+        if not (self._hosts.enter(*which, 0) if isinstance(event, Agent) else self._hosts.give_up(*which)):
+            return  # it changes nothing
         with self._changed:
             if self._group is not None:
                 self._group.is_over = True

@@ -17,20 +17,21 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from outpace.engines.agreement import check_agreement
 from outpace.engines.arena.arena import Files
-from outpace.engines.arena.open import Parts, Plan, closing, plan_of, start
+from outpace.engines.arena.open import Parts, Plan, plan_of, start
 from outpace.engines.arena.rendezvous import Rendezvous
 from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.joining import PLACE, Start, ask, begin_at, hosts_of, start_of
 from outpace.engines.cluster.leases import beat_s, lease_s
 from outpace.engines.cluster.log import ClusterLog, Drive
+from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.shared_page import SharedPage, prepare_page
 from outpace.engines.cluster.supervisor import AgentSupervisor, LaunchSpec, cluster_of
-from outpace.engines.engine import Engine, Opened
+from outpace.engines.engine import Opened
 from outpace.errors import OutpaceError, StoreLost
 from outpace.job.environment import Gathering
 from outpace.job.store import MeetingStore
@@ -46,7 +47,6 @@ _NONCE_BYTES = 32
 def open_cluster(
     replica: OptimizerReplica, rules: Rules, gathering: Gathering, max_grad_norm: float | None, timeout_s: float
 ) -> Opened:
-    """A running engine. Blocks until every rank of the world is there."""
     check_backend()
     place, inner, number = gathering.place, gathering.store, gathering.name.partition("/")[2]
     if inner is None:
@@ -70,7 +70,7 @@ def open_cluster(
     spec = LaunchSpec(
         name=begun.name,
         host=host,
-        layout=plan.layout.sizes(),
+        layout=asdict(plan.layout),
         rules=rules.to_dict(),
         chunks=[(str(c.dtype).removeprefix("torch."), c.offset, c.elements) for c in plan.vector.chunks()],
         tensors=len(plan.vector.entries),
@@ -83,14 +83,13 @@ def open_cluster(
     file = SentLog(files.log, Inbox(files.inbox, page), page)
     rest = (parts.snapshots, parts.bell, parts.life, parts.faults, timeout_s)
     log = ClusterLog(supervisor, rank, rules, file, *rest, host=host)
-    memory = parts.memory(replica, log, None)  # the agents reduce
 
     def at_end() -> None:
         if rules.restarts:
             rendezvous.end()
         _await_the_others(inner, begun.name, log.ledger, rank, timeout_s)
 
-    engine = Engine(rank, rules, log, memory, replica, close=closing(log, memory), at_end=at_end)
+    engine = parts.engine(replica, log, None, at_end)  # the agents reduce
     drive = Drive(engine, log)
     start(engine, parts, drive)
     return Opened(engine, drive)
@@ -128,7 +127,7 @@ def _preparing(start: Start, hosts: tuple[int, ...], plan: Plan) -> Callable[[Fi
         key = key_of(start, mine, nonce, max(hosts) + 1)
         prepare_page(files.arena, plan.layout, key, life)
         if is_back:
-            others = start.store.with_key(key, f"{cluster_of(start.name)}/{PLACE}")
+            others = SealedStore(start.inner, key, f"{cluster_of(start.name)}/{PLACE}")
             begin_at(ask(others, mine, start.timeout_s), files, plan.layout)
 
     return prepare

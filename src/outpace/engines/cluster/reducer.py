@@ -28,8 +28,6 @@ DEPTH = 3  #: pieces under way at once
 
 
 class HostReducer:
-    """One agent's part in reducing rounds."""
-
     def __init__(
         self,
         memory: Arena,
@@ -72,8 +70,6 @@ class HostReducer:
             raise
         finally:
             self._holds.release()
-
-    # -- the vector ------------------------------------------------------------------------------------------------
 
     def _terms(self, sealed: Round) -> Terms:
         layout, mine = self._memory.layout, self._mine(sealed)
@@ -130,8 +126,6 @@ class HostReducer:
             start = end
         return pieces
 
-    # -- what goes with it -----------------------------------------------------------------------------------------
-
     def _begin_meta(self, group: Group, sealed: Round) -> tuple[torch.Tensor, Any]:
         """Which parameters had gradients, and the hyper-parameters, as numbers that can be summed: bytes of one host,
         and zeros of all others."""
@@ -151,18 +145,13 @@ class HostReducer:
         return join_meta(present, bytes(map(int, numbers[tensors + 4 : tensors + 4 + length].tolist())))
 
     def _refusal(self, sealed: Round, terms: Terms) -> Event | None:
-        """One of this host's contributions that is not finite."""
         mine = sealed._replace(contributions=tuple(sealed.contributions[i] for i in self._mine(sealed)))
-        for index in range(len(self._sums.chunks)):
-            bad = self._sums.culprit(index, terms, mine)
-            if bad is not None:
-                return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
-        return None
+        found = (self._sums.culprit(index, terms, mine) for index in range(len(self._sums.chunks)))
+        bad = next((each for each in found if each is not None), None)
+        return None if bad is None else Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
 
     def _another_attempt(self, sealed: Round) -> Event | None:
         """A rank that is stopped still uses the slot: another one is needed."""
         users = self._users()
         free = next((s for s in self._free_slots() if not self._holds.others_use(s, 0, users)), None)
-        if free is None:
-            return None
-        return Attempt(sealed.number, sealed.attempt + 1, free)
+        return None if free is None else Attempt(sealed.number, sealed.attempt + 1, free)

@@ -50,10 +50,6 @@ class SealedStore(Store):
         super().__init__()
         self._inner, self._key, self._prefix = inner, key, prefix
 
-    def with_key(self, key: bytes, prefix: str) -> SealedStore:
-        """Another place in the same store, sealed with another key."""
-        return SealedStore(self._inner, key, prefix)
-
     def _at(self, name: str) -> str:
         return f"{self._prefix}/{name}"
 

@@ -47,16 +47,9 @@ class SharedPage:
         self.bell = ctypes.c_uint32.from_buffer(self._page, _BELL)
         self._clock = self._page[_CLOCK : _CLOCK + 8].cast("q")
         self._status = self._page[_STATUS : _STATUS + 8].cast("Q")
-
-    @property
-    def key(self) -> bytes:
-        """With which this job's records are sealed."""
-        return bytes(self._page[_KEY : _KEY + 32])
-
-    @property
-    def life(self) -> int:
-        """Sequence number of this start of the host, within this start of the job."""
-        return int.from_bytes(self._page[_LIFE : _LIFE + 8], "little")
+        self.key = bytes(self._page[_KEY : _KEY + 32])  #: with which this job's records are sealed
+        #: sequence number of this start of the host, within this start of the job
+        self.life = int.from_bytes(self._page[_LIFE : _LIFE + 8], "little")
 
     @property
     def clock_ns(self) -> int:
@@ -91,13 +84,9 @@ class SharedPage:
     def status(self) -> int:
         return int(self._status[0])
 
-    def begin(self) -> None:
-        """An agent is about to be started, whatever became of the last one."""
-        self._status[0] = RUNNING
-
-    def leave(self) -> None:
-        """The agent ends because nobody needs it."""
-        self._status[0] = LEFT
+    @status.setter
+    def status(self, status: int) -> None:
+        self._status[0] = status
 
     def give_up(self, status: int, why: str) -> None:
         """The agent's last words: no rank of this host can go on."""
@@ -107,7 +96,6 @@ class SharedPage:
         self._status[0] = status
 
     def check(self, where: str) -> None:
-        """Raises if the agent has given up."""
         status = self.status
         if status in (RUNNING, LEFT):
             return

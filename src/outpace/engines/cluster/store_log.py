@@ -24,8 +24,6 @@ _LOOK = timedelta(seconds=5)  #: a reader waits so long at once
 
 
 class Entry(NamedTuple):
-    """Some records of one host."""
-
     number: int
     host: int
     life: int  #: sequence number of its start: a host may be restarted

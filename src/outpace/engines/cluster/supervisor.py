@@ -12,10 +12,10 @@ import os
 import subprocess
 import sys
 import time
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from outpace.engines.arena.kernel import Life
-from outpace.engines.cluster.shared_page import SharedPage
+from outpace.engines.cluster.shared_page import RUNNING, SharedPage
 from outpace.errors import OutpaceError, TimedOut
 
 MOST_STARTS, WITHIN_S = 5, 60.0
@@ -36,13 +36,6 @@ class LaunchSpec(NamedTuple):
     timeout_s: float
     fds: tuple[int, ...]
 
-    def written(self) -> bytes:
-        return json.dumps(self._asdict()).encode()
-
-    @classmethod
-    def read(cls, pipe: IO[bytes]) -> LaunchSpec:
-        return cls(**json.loads(pipe.read()))
-
 
 def cluster_of(name: str) -> str:
     """Where the agents of a job meet in the store."""
@@ -50,8 +43,6 @@ def cluster_of(name: str) -> str:
 
 
 class AgentSupervisor:
-    """Makes sure that the host has an agent."""
-
     def __init__(self, spec: LaunchSpec, page: SharedPage, life: Life, where: str, env: dict[str, str]) -> None:
         self._spec, self._page, self._life, self._where = spec, page, life, where
         self._env = env  # by which the agent finds the store
@@ -85,7 +76,7 @@ class AgentSupervisor:
                 f"{self._where} the agent of this host ended {MOST_STARTS} times within {WITHIN_S:.0f} s; the reason "
                 "is on its standard error, above"
             )
-        self._page.begin()
+        self._page.status = RUNNING  # whatever became of the last one
         command = [sys.executable, "-m", "outpace.engines.cluster"]
         env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **self._env}
         child = subprocess.Popen(
@@ -99,7 +90,7 @@ class AgentSupervisor:
         self._children.append(child)
         assert child.stdin is not None
         try:
-            child.stdin.write(self._spec.written())
+            child.stdin.write(json.dumps(self._spec._asdict()).encode())
             child.stdin.close()
         except BrokenPipeError:
             return  # it ended at once; the next look sees that

@@ -35,10 +35,6 @@ class Payload(NamedTuple):
     number: int  #: row, buffer row or snapshot buffer, at its source
     places: tuple[int, ...]  #: the same here
 
-    @property
-    def request(self) -> tuple[int, int]:
-        return self.what, self.number
-
 
 def payload_of(event: WithData, ledger: Ledger, has_buffers: bool) -> Payload | None:
     """What goes with a record that comes next after what the ledger knows. None if nothing does."""
@@ -86,12 +82,8 @@ def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
 
 
 class Transfers:
-    """One host's end of all transfers within one group."""
-
     def __init__(self, group: Group, memory: Arena, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
-        self._group = group
-        self._memory = memory
-        self._snapshots = snapshots
+        self._group, self._memory, self._snapshots = group, memory, snapshots
         self.fetched = dict(positions)  #: host -> up to which place in the log it has what goes with the records
         self._moved = threading.Condition()
         for host in group.hosts:
@@ -114,7 +106,7 @@ class Transfers:
 
     def _ask(self, payload: Payload, position: int) -> torch.Tensor:
         group, size = self._group, torch.zeros(1, dtype=torch.int64)
-        group.send(torch.tensor([*payload.request, position], dtype=torch.int64), payload.source, _REQUEST)
+        group.send(torch.tensor([payload.what, payload.number, position], dtype=torch.int64), payload.source, _REQUEST)
         group.receive(size, payload.source, _SIZE)
         data = torch.empty(int(size), dtype=torch.uint8)
         if data.numel():
@@ -122,7 +114,6 @@ class Transfers:
         return data
 
     def _serve(self, host: int) -> None:
-        """Answers one host, one request after the other, for as long as the group lasts."""
         group, request = self._group, torch.zeros(3, dtype=torch.int64)
         try:
             while not group.is_over:

@@ -76,7 +76,6 @@ class Wire(ABC):
         self._under_way.remove(begun)
 
     def _add_up(self, piece: Piece, terms: Terms | None) -> None:
-        """Makes a piece the sum of this host's rows, as they are."""
         if terms is None:
             piece.whole.zero_()
             return
@@ -106,8 +105,6 @@ class UnderWay:
 
 
 class PlainWire(Wire):
-    """Host sums in the accumulator's dtype."""
-
     def stages(self, group: Group, piece: Piece, terms: Terms | None, contributors: int) -> Iterator[Any]:
         self._add_up(piece, terms)
         yield group.add_up(piece.whole)

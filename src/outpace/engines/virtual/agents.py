@@ -33,22 +33,18 @@ class Load:
 
     @property
     def ops(self) -> int:
-        """What the store was asked."""
         return self.entries + self.lost + self.gets
 
     @property
     def ops_per_s(self) -> float:
-        """What the store was asked in a second."""
         return self.ops / self.seconds if self.seconds else 0.0
 
     @property
     def store_share(self) -> float:
-        """Share of the time that the store was busy."""
         return self.store_busy_s / self.seconds if self.seconds else 0.0
 
     @property
     def link_share(self) -> float:
-        """Share of the time that the busiest link was busy."""
         return self.link_busy_s / self.seconds if self.seconds else 0.0
 
 
@@ -66,7 +62,6 @@ class Store:
         self._read = 0  # entries that all agents have read
 
     def known(self) -> int:
-        """Entries that all agents have read by now."""
         while self._unread and self._unread[0] <= self._clock.now_ns:
             self._unread.popleft()
             self._read += 1
@@ -87,7 +82,6 @@ class Store:
         return True, heard_ns, read_ns
 
     def busy_until_now_ns(self) -> int:
-        """How long it has been busy."""
         return self.busy_ns - max(0, self._free_ns - self._clock.now_ns)
 
     def _serve(self, service_ns: int) -> int:
@@ -101,8 +95,7 @@ class Agents:
 
     def __init__(self, clock: Clock, network: Network, world: int, payload_bytes: int) -> None:
         self.store = Store(clock, network, network.hosts(world))
-        self._clock = clock
-        self._network = network
+        self._clock, self._network = clock, network
         self._hosts = range(network.hosts(world))
         self._inboxes: list[list[tuple[int, Action]]] = [[] for _ in self._hosts]  # when it was said, what it does
         self._committing = [False for _ in self._hosts]
@@ -116,8 +109,6 @@ class Agents:
         self._rows_sent, self._rows_received = ([0 for _ in self._hosts] for _ in range(2))
         self._rounds = 0
         self._rows_there_ns = [0] * world  # when the row a rank sent last is with all its readers
-
-    # -- the log ---------------------------------------------------------------------------------------------------
 
     def commit(self, rank: int) -> Waiters:
         """Where to wait until what this rank says now is in the log."""
@@ -175,8 +166,6 @@ class Agents:
         else:
             self._committing[host] = False
 
-    # -- rows ------------------------------------------------------------------------------------------------------
-
     def send(self, rank: int, readers: Collection[int] = ()) -> None:
         """Sends a rank's row to the hosts of its readers, or to all, one after the other."""
         own = self._network.host_of(rank)
@@ -201,10 +190,7 @@ class Agents:
             return ((own + offset) % hosts for offset in range(1, hosts))
         return sorted({self._network.host_of(reader) for reader in readers} - {own}, key=lambda h: (h - own) % hosts)
 
-    # -- figures ---------------------------------------------------------------------------------------------------
-
     def load(self) -> Load:
-        """What store and links had to do until now."""
         rows = max(*self._rows_sent, *self._rows_received)
         return Load(
             seconds=self._clock.now_ns / 1e9,

@@ -18,7 +18,6 @@ Request = int | Waiters
 
 @coroutine
 def sleep(nanoseconds: int) -> Generator[Request, None, None]:
-    """Lets simulated time pass."""
     yield nanoseconds
 
 
@@ -29,8 +28,6 @@ def wait_in(waiters: Waiters) -> Generator[Request, None, None]:
 
 
 class Clock:
-    """The time, and what happens when."""
-
     def __init__(self) -> None:
         self.now_ns = 0
         self._queue: list[tuple[int, int, Action]] = []
@@ -42,7 +39,6 @@ class Clock:
         heapq.heappush(self._queue, (time_ns, self._count, action))
 
     def after(self, nanoseconds: int, action: Action) -> None:
-        """Calls `action` when so much time has passed."""
         self._count += 1
         heapq.heappush(self._queue, (self.now_ns + nanoseconds, self._count, action))
 
@@ -69,17 +65,14 @@ class Task:
     def __init__(self, clock: Clock, body: Coroutine[Any, Any, None]) -> None:
         self.is_over = False  #: it came to its end, raised or was killed
         self.is_stopped = False
-        self._clock = clock
-        self._body = body
+        self._clock, self._body = clock, body
         self._is_due = False  # it would have gone on while it was stopped
 
     def start(self) -> Task:
-        """Begins now."""
         self._clock.after(0, self.resume)
         return self
 
     def resume(self) -> None:
-        """Goes on until it sleeps, waits or ends."""
         if self.is_over:
             return
         if self.is_stopped:
@@ -99,11 +92,9 @@ class Task:
                 request.append(self)
 
     def stop(self) -> None:
-        """Stands still, wherever it is suspended."""
         self.is_stopped = True
 
     def go_on(self) -> None:
-        """Continues after a stop."""
         self.is_stopped = False
         if self._is_due:
             self._is_due = False
@@ -115,5 +106,4 @@ class Task:
         self._body.close()
 
     def _advance(self) -> Request:
-        request: Request = self._body.send(None)
-        return request
+        return self._body.send(None)  # type: ignore[no-any-return]

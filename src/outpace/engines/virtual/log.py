@@ -17,15 +17,11 @@ UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it
 
 
 class Speed(NamedTuple):
-    """How fast a simulated rank is."""
-
     compute_ns: Callable[[int], int]  #: of each of its steps, counted from 0
     apply_ns: int = 0  #: of one round
 
 
 class VirtualLog:
-    """The world's log, as one rank sees it."""
-
     def __init__(self, world: World, rank: int, speed: Speed) -> None:
         self.world, self.rank, self.speed = world, rank, speed
         self.ledger: Ledger = world.ledger  #: all simulated ranks share it, so that nothing is ever unread
@@ -40,7 +36,6 @@ class VirtualLog:
 
     @property
     def position(self) -> int:
-        """How many events the log has."""
         return self.world.position
 
     @property
@@ -50,7 +45,6 @@ class VirtualLog:
         return (self.waited_ns + (0 if since is None else self.world.clock.now_ns - since)) / 1e9
 
     def now_s(self) -> float:
-        """Simulated seconds."""
         return self.world.clock.now_ns / 1e9
 
     async def compute(self, parts: int = 1) -> None:
@@ -69,8 +63,6 @@ class VirtualLog:
         if self._part:
             self._part = 0
             self._computed += 1
-
-    # -- saying ----------------------------------------------------------------------------------------------------
 
     def look(self) -> None:
         """There is one ledger: nothing is ever unread."""
@@ -99,34 +91,26 @@ class VirtualLog:
     def cut(self, position: int, buffer: int) -> None:
         """The log is a list that nobody cuts."""
 
-    # -- waiting ---------------------------------------------------------------------------------------------------
-
     def begin_wait(self, purpose: str, version: int | None, rank: int | None) -> Wait:
-        """From here on this rank waits."""
         self._waits_since_ns = now = self.world.clock.now_ns
         return Wait(purpose, now, now, version, rank)
 
     def end_wait(self, wait: Wait) -> None:
-        """That wait is over."""
         now = self.world.clock.now_ns
         self.waited_ns += now - int(wait.counted_s)
         wait.counted_s = now
         self._waits_since_ns = None
 
     def check(self) -> None:
-        """Raises if no wait can come to a good end."""
         if self.ledger.below_quorum:
             raise BelowQuorum(f"[rank {self.rank} - round {self.ledger.round}] {self.ledger.why_below_quorum()}")
 
     async def rest(self, wait: Wait, at_most_s: float | None) -> None:
-        """Suspends until the world wakes it."""
         world = self.world
         if wait.version is not None:
             waiters = world.completion(wait.version)
-        elif wait.rank is not None:
-            waiters = world.changes_of(wait.rank)
         else:
-            waiters = world.news()
+            waiters = world.news() if wait.rank is None else world.changes_of(wait.rank)
         if at_most_s is not None:
             world.clock.after(int(at_most_s * 1e9) + 1, lambda: world.clock.wake(waiters))
         await wait_in(waiters)

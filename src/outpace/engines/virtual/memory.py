@@ -11,7 +11,7 @@ import torch
 from outpace.engines.engine import Engine
 from outpace.engines.memory import Term
 from outpace.engines.replay import REPLAY_AT_MOST
-from outpace.engines.sums import RowSums, done, join_meta, merged_meta, meta_of, mixed_notes, weighted_sum
+from outpace.engines.sums import RowSums, done, join_meta, mean_of, merged_meta, meta_of, mixed
 from outpace.engines.virtual.clock import sleep
 from outpace.engines.virtual.log import VirtualLog
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
@@ -36,36 +36,27 @@ class SharedTensors:
         vectors = rules.rows * rules.world + Results(rules).slots
         self._memory = torch.zeros(vectors * vector.nbytes, dtype=torch.uint8, device="cpu")
         self._sums = RowSums(self._memory, vector.chunks(), rules, max_grad_norm)
-        self._row_metas: dict[tuple[int, int], bytes] = {}
+        self.row_metas: dict[tuple[int, int], bytes] = {}
         self._slot_metas: dict[int, bytes] = {}
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def row(self, rank: int, row: int) -> list[torch.Tensor]:
-        """A rank's row as tensors shaped like the parameters."""
         return self._vector_at(self._row_at(rank, row))
 
-    def describe_row(self, rank: int, row: int, present: bytes, hyper: bytes) -> None:
-        """What goes with a row: which parameters had gradients, and the hyper-parameters."""
-        self._row_metas[rank, row] = join_meta(present, hyper)
-
     def copy_of_row(self, rank: int, row: int) -> tuple[torch.Tensor, bytes]:
-        """A row and what goes with it."""
         at = self._row_at(rank, row)
-        return self._memory[at : at + self.vector.nbytes].clone(), self._row_metas[rank, row]
+        return self._memory[at : at + self.vector.nbytes].clone(), self.row_metas[rank, row]
 
     def put_row(self, rank: int, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
-        """Writes what `copy_of_row` gave."""
         at = self._row_at(rank, row)
         self._memory[at : at + self.vector.nbytes].copy_(copy[0])
-        self._row_metas[rank, row] = copy[1]
+        self.row_metas[rank, row] = copy[1]
 
     def result(self, record: Round) -> Result:
-        """A round's result, read in place."""
         present, hyper = meta_of(record, self._slot_metas.get(record.slot, b""))
         return Result(record, self._vector_at(self._slot_at(record.slot)), present, hyper)
 
     def reduce(self, sealed: Round) -> Event:
-        """Sums the rows of a sealed round into its slot."""
         sums = self._sums
         terms = sums.terms(sealed, [self._row_at(c.rank, c.row) for c in sealed.contributions])
         squares = []
@@ -76,7 +67,7 @@ class SharedTensors:
             if bad is not None:
                 return Refuse(bad.rank, bad.incarnation, bad.step, sealed.number)
             torch.mul(summed, scale, out=place)
-        metas = (self._row_metas[c.rank, c.row] for c in sealed.contributions)
+        metas = (self.row_metas[c.rank, c.row] for c in sealed.contributions)
         self._slot_metas[sealed.slot] = merged_meta(sealed, metas)
         return done(0, sealed, sums.clip(squares))
 
@@ -104,7 +95,6 @@ class SimulatedMemory:
         return None
 
     def notes(self, row: int) -> Notes:
-        """The numbers that go with a published row."""
         return self._world.notes.get(row, ())
 
     async def _send(self, row: int, notes: Notes, readers: Collection[int]) -> None:
@@ -126,8 +116,6 @@ class SimulatedMemory:
 
 
 class TensorMemory(SimulatedMemory):
-    """One rank's view of the tensors that all share."""
-
     has_tensors = True
 
     def __init__(self, log: VirtualLog, tensors: SharedTensors) -> None:
@@ -135,21 +123,18 @@ class TensorMemory(SimulatedMemory):
         self._tensors = tensors
 
     def row(self, row: int) -> Tensors:
-        """One of this rank's rows."""
         return self._tensors.row(self._rank, row)
 
     async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
         """It takes its time until the arrival can be in the log."""
-        self._tensors.describe_row(self._rank, row, *described)
+        self._tensors.row_metas[self._rank, row] = join_meta(*described)
         await sleep(self._world.arrive_ns)
         await self._log.until_committed()
 
     def copy_row(self, row: int) -> tuple[torch.Tensor, bytes]:
-        """A row with what goes with it."""
         return self._tensors.copy_of_row(self._rank, row)
 
     def put_row(self, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
-        """Writes what `copy_row` gave."""
         self._tensors.put_row(self._rank, row, copy)
 
     async def hold(self, record: Round) -> None:
@@ -157,7 +142,6 @@ class TensorMemory(SimulatedMemory):
         await sleep(self._apply_ns)
 
     def result(self, record: Round) -> Result:
-        """A round's result."""
         return self._tensors.result(record)
 
     def release(self) -> None:
@@ -168,33 +152,23 @@ class TensorMemory(SimulatedMemory):
         await sleep(self._apply_ns)
 
     async def publish(self, row: int, values: Tensors, notes: Notes, readers: Collection[int]) -> None:
-        """Writes into a row of this rank's, and sends it."""
         await self._send(row, notes, readers)
         self._write(row, values)
 
     def put(self, row: int, values: Tensors | None) -> None:
-        """Writes into a spare row, without notes."""
         self._write(row, values or ())
         self._world.notes[row] = ()
 
     async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
-        """The weighted sum of published rows."""
         await self._fetch(terms, together)
-        rows: list[tuple[Tensors, float]] = [(self._tensors.published[p.row], share) for p, share in terms]
-        if own is not None:
-            rows.append((own.tensors, own.weight))
-        return Mixed(weighted_sum(rows), mixed_notes([(self.notes(p.row), share) for p, share in terms], own))
+        return mixed([(self._tensors.published[p.row], self.notes(p.row), share) for p, share in terms], own)
 
     async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
-        """The mean of published rows."""
         await self._fetch_from_all(ranks)
-        share = 1 / (len(places) + (own is not None))
-        rows: list[tuple[Tensors, float]] = [(self._tensors.published[place.row], share) for place in places]
-        return Mixed(weighted_sum(rows if own is None else [*rows, (own, share)]))
+        return mean_of([self._tensors.published[place.row] for place in places], own)
 
     def copy(self, row: int) -> Mixed:
-        """A private copy of a published row."""
-        return Mixed(weighted_sum([(self._tensors.published[row], 1.0)]))
+        return mean_of([self._tensors.published[row]])
 
     async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
         """Copying takes as long as applying a round."""
@@ -202,16 +176,13 @@ class TensorMemory(SimulatedMemory):
         await sleep(self._apply_ns)
 
     def load(self, buffer: int) -> Contents | None:
-        """A private copy of a snapshot."""
         saved = self._tensors.snapshots[buffer]
         return Contents([t.clone() for t in saved.tensors], saved.plain)
 
     def leave(self, place: int, tensors: Tensors) -> None:
-        """Leaves what this rank brings to a meeting."""
         self._tensors.exchanged[place, self._rank] = [t.detach().clone() for t in tensors]
 
     def left(self, place: int, rank: int) -> Tensors:
-        """What a rank has left there."""
         return self._tensors.exchanged[place, rank]
 
     def _write(self, row: int, values: Tensors) -> None:
@@ -242,32 +213,26 @@ class TimingMemory(SimulatedMemory, Nothing):
     has_tensors = False
 
     async def deposited(self, row: int, described: object) -> None:
-        """It takes its time until the arrival can be in the log."""
         if self._world.arrive_ns:
             await sleep(self._world.arrive_ns)
         await self._log.until_committed()
 
     async def step_taken(self) -> None:
-        """Takes as long as applying a round."""
         if self._apply_ns:
             await sleep(self._apply_ns)
 
     async def publish(self, row: int, values: object, notes: Notes, readers: Collection[int]) -> None:
-        """Only the numbers are there."""
         await self._send(row, notes, readers)
 
     async def mix(self, terms: Sequence[Term], together: bool, own: object = None) -> Mixed:
-        """There is nothing to add up."""
         await self._fetch(terms, together)
         return Mixed()
 
     async def mean(self, places: object, ranks: Sequence[int], own: object) -> Mixed:
-        """There is nothing to average."""
         await self._fetch_from_all(ranks)
         return Mixed()
 
     def copy(self, row: int) -> Mixed:
-        """There is nothing to copy."""
         return Mixed()
 
 
@@ -293,21 +258,11 @@ class TimedReplay:
     async def stepped(self) -> None:
         """Nobody counts versions of weights that are not there."""
 
-    def overdue_in_s(self) -> float | None:
-        """Nobody needs a snapshot."""
-        return None
-
-    async def write_overdue_snapshot(self) -> bool:
-        """Nobody needs one."""
-        return False
-
 
 def timed_engine(log: VirtualLog) -> Engine:
-    """A rank without tensors."""
     memory: Any = TimingMemory(log)
     return Engine(log.rank, log.ledger.rules, log, memory, Nothing(), TimedReplay)
 
 
 def training_engine(log: VirtualLog, tensors: SharedTensors, replica: Any) -> Engine:
-    """A rank with a replica of its own."""
     return Engine(log.rank, log.ledger.rules, log, TensorMemory(log, tensors), replica)

@@ -66,15 +66,12 @@ class Network:
                 raise InvalidRules(f"network option {name} must be greater than 0: nothing would ever arrive")
 
     def hosts(self, world: int) -> int:
-        """How many hosts so many ranks need."""
         return -(-world // self.ranks_per_host) if self.ranks_per_host else 1
 
     def host_of(self, rank: int) -> int:
-        """Where a rank runs."""
         return rank // self.ranks_per_host if self.ranks_per_host else 0
 
     def has_store(self, world: int) -> bool:
-        """Whether hosts of so many ranks meet at a store."""
         return self.hosts(world) > 1 and self._is_ours
 
     @property
@@ -83,7 +80,6 @@ class Network:
         return (self.latency_us + 2 * self.overhead_us) / 1e6
 
     def transfer_s(self, payload_bytes: int) -> float:
-        """What so many bytes take on a host's link."""
         return payload_bytes * 8 / (self.gbps * 1e9)
 
     @staticmethod
@@ -141,7 +137,6 @@ class Network:
         return self.store_set_us + self.store_get_us > 0
 
     def _entry_s(self, hosts: int) -> float:
-        """What an entry of the log costs the store."""
         return (self.store_set_us + hosts * self.store_get_us) / 1e6
 
     def _memory_s(self, moved_bytes: int) -> float:

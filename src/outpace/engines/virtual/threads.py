@@ -24,8 +24,6 @@ from outpace.replica.replica import OptimizerReplica
 T = TypeVar("T")
 
 _UNWIND_S = 5.0
-
-
 _here = threading.local()
 
 
@@ -37,12 +35,10 @@ class SimulatedRank(Protocol):
 
 
 def simulated_rank() -> SimulatedRank | None:
-    """The simulated rank that runs in this thread, if any."""
     return getattr(_here, "rank", None)
 
 
 def become(rank: SimulatedRank) -> None:
-    """From here on this thread is that rank."""
     _here.rank = rank
 
 
@@ -51,8 +47,6 @@ class Killed(BaseException):
 
 
 class ThreadTask(Task):
-    """A function on the clock."""
-
     def __init__(self, clock: Clock, function: Callable[[], None], environment: dict[str, str], seed: int) -> None:
         super().__init__(clock, _nothing())
         self._surroundings = Surroundings(environment, seed)

@@ -38,15 +38,10 @@ class Reducer(Protocol):
 
 
 class World:
-    """What all ranks of one simulated job share."""
-
     def __init__(
         self, clock: Clock, ledger: Ledger, network: Network, payload_bytes: int, reducer: Reducer | None = None
     ) -> None:
-        self.clock = clock
-        self.ledger = ledger
-        self.network = network
-        self.payload_bytes = payload_bytes
+        self.clock, self.ledger, self.network, self.payload_bytes = clock, ledger, network, payload_bytes
         self.position = 0  #: how many events the log has
         self.on_event: list[Callable[[Event, Outcome], None]] = []  #: told of each event and what it did
         world = ledger.rules.world
@@ -55,7 +50,8 @@ class World:
         self._unhashed = bytearray()
         has_store = network.has_store(world)
         self.agents = Agents(clock, network, world, payload_bytes) if has_store else None  #: of hosts with a store
-        self._arrive_ns = network.write_ns(payload_bytes) if has_store else network.arrive_ns(world, payload_bytes)
+        #: from a rank's gradients being ready until its arrival is in the log, or with its host's agent
+        self.arrive_ns = network.write_ns(payload_bytes) if has_store else network.arrive_ns(world, payload_bytes)
         self._notice_ns = round(network.notice_s(world) * 1e9)
         self._reducing: tuple[int, int] = (-1, 0)  # the attempt whose end is planned
         self._graced: tuple[int, int] = (-1, 0)  # round and deadline whose seal is planned
@@ -70,17 +66,10 @@ class World:
         ledger.published.collects = True
 
     @property
-    def arrive_ns(self) -> int:
-        """From a rank's gradients being ready until its arrival is in the log, or with its host's agent."""
-        return self._arrive_ns
-
-    @property
     def digest(self) -> str:
         """A hash of the log so far, times included: equal for equal runs, on every machine."""
         self._hash_all()
         return self._hash.hexdigest()
-
-    # -- what ranks call -------------------------------------------------------------------------------------------
 
     def append(self, event: Event) -> Outcome:
         """Adds an event to the log, and lets everything follow from it that follows at once."""
@@ -114,7 +103,6 @@ class World:
         return self._by_rank.setdefault(rank, [])
 
     def load(self) -> Load | None:
-        """What store and links have had to do, where there is a store."""
         return None if self.agents is None else self.agents.load()
 
     def travel_ns(self, rank: int, peers: Collection[int], together: bool) -> int:
@@ -137,8 +125,6 @@ class World:
 
     def _under_way_ns(self, ranks: Collection[int]) -> int:
         return 0 if self.agents is None else self.agents.rows_there_in_ns(ranks)
-
-    # -- what follows ----------------------------------------------------------------------------------------------
 
     def _react(self) -> None:
         ledger = self.ledger
@@ -170,10 +156,8 @@ class World:
         sealed = self.ledger.reducing
         if sealed is None or (sealed.number, sealed.attempt) != attempt:
             return
-        if self._reducer is not None:
-            self.append(self._reducer.reduce(sealed))
-        else:
-            self.append(Done(0, sealed.number, sealed.attempt, sealed.slot))
+        done = Done(0, *attempt, sealed.slot)
+        self.append(done if self._reducer is None else self._reducer.reduce(sealed))
 
     def _plan_seal(self) -> None:
         deadline = self.ledger.deadline_ns
@@ -184,8 +168,7 @@ class World:
 
     def _wake_readers(self, changed: list[int]) -> None:
         for rank in changed:
-            waiters = self._by_rank.get(rank)
-            if waiters:
+            if waiters := self._by_rank.get(rank):
                 self.clock.wake(waiters, self._notice())
         changed.clear()
 
@@ -212,6 +195,5 @@ class World:
     def _news(self) -> tuple[object, ...]:
         """What those who wait for something else than a round care about."""
         ledger = self.ledger
-        members = len(ledger.open.unfinished)
-        latest = ledger.snapshots.latest
+        latest, members = ledger.snapshots.latest, len(ledger.open.unfinished)
         return ledger.started, ledger.complete, ledger.sync.generation, latest, ledger.ended, members
