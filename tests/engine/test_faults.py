@@ -104,5 +104,5 @@ def test_all_but_one_rank_may_be_killed_in_solo(tmp_path):
 def test_fewer_ranks_than_min_ranks_end_the_run_with_below_quorum(tmp_path):
     faults = {1: "kill:before-append:20", 2: "kill:before-append:20", 3: "kill:before-append:20"}
     with pytest.raises(outpace.RankFailed, match=r"BelowQuorum: \[rank 0 - round \d+\] ranks .* died") as caught:
-        run("eager-majority", faults, tmp_path, steps=10_000)  # rank 0 is in training when the last of them dies
+        run("eager:quorum=2", faults, tmp_path)  # rank 0 waits for the last of them, and so learns of its death
     assert "signal SIGKILL" in str(caught.value)

@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(Follower(current_run(path)).poll().to_json(), indent=2))
     elif arguments.once:
-        console.print(view(Follower(current_run(path)).poll()))
+        console.print(view(Follower(current_run(path)).poll()), soft_wrap=not console.is_terminal)  # paths stay whole
     elif console.is_terminal:
         _on_screen(path, console)
     else:
