@@ -12,13 +12,17 @@ from outpace.errors import InvalidRules, UnknownName
 T = TypeVar("T")
 
 
-def build(text: str, makers: Mapping[str, Callable[..., T]], what: str) -> T:
-    name, _, rest = text.partition(":")
-    maker = makers.get(name.strip())
-    if maker is None:
+def look_up(name: str, makers: Mapping[str, T], what: str) -> T:
+    if name not in makers:
         near = difflib.get_close_matches(name, makers, n=3, cutoff=0.4)
         hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise UnknownName(f"no {what} is called {name!r}; {hint}Known: {', '.join(sorted(makers))}")
+    return makers[name]
+
+
+def build(text: str, makers: Mapping[str, Callable[..., T]], what: str) -> T:
+    name, _, rest = text.partition(":")
+    maker = look_up(name.strip(), makers, what)
     options = _options(rest, text)
     known = list(signature(maker).parameters)
     for option in options:

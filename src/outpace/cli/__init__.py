@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from outpace.cli import advise, race, run, simulate, trace, watch
+from outpace.cli import advise, catalogue, race, run, simulate, trace, watch
 from outpace.cli.parser import OneLineParser
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid, UnknownName
 from outpace.version import __version__
@@ -36,7 +36,7 @@ def _parser() -> OneLineParser:
     )
     parser.add_argument("--version", action="version", version=f"outpace {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for add in (run.add, race.add, race.add_report, simulate.add, trace.add, watch.add, advise.add):
+    for add in (run.add, race.add, race.add_report, simulate.add, trace.add, watch.add, advise.add, catalogue.add):
         add(commands)
     return parser
 

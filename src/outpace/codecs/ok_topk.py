@@ -41,7 +41,10 @@ class Sent(NamedTuple):
 
 @dataclass
 class OkTopk(Codec):
-    """The largest entries of each contribution and of the sum; what is not sent is kept for the next step."""
+    """The largest entries of each contribution and of the sum; what is not sent is kept for the next step.
+
+    density: the share of entries that is sent, above 0; 1 is the dense sum.
+    """
 
     density: float = 0.01
 

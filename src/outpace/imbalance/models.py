@@ -122,8 +122,8 @@ class Noise(Checked, ABC):
 class NormalNoise(Noise):
     """Normal noise around `mean_ms`: half of the steps are faster than that. Light tail.
 
-    Mean and standard deviation as named, as long as hardly any step is cut at 0 seconds of computing. One step in 44 is
-    over the mean by two standard deviations, one in 741 by three.
+    Mean and standard deviation (`sd_ms`) as named, as long as hardly any step is cut at 0 seconds of computing. One
+    step in 44 is over the mean by two standard deviations, one in 741 by three.
     """
 
     mean_ms: float = at_least(0, 0.0)
@@ -138,8 +138,8 @@ class NormalNoise(Noise):
 class LogNormalNoise(Noise):
     """A log-normal delay of `mean_ms`: mostly short, now and then many times longer.
 
-    Mean and standard deviation as named; they are those of the delay, not of its logarithm. With the defaults the
-    median is 8.9 ms, and one step in a hundred is delayed by more than 171 ms.
+    Mean and standard deviation (`sd_ms`) as named; they are those of the delay, not of its logarithm. With the defaults
+    the median is 8.9 ms, and one step in a hundred is delayed by more than 171 ms.
     """
 
     mean_ms: float = above(0, 20.0)
@@ -155,8 +155,8 @@ class LogNormalNoise(Noise):
 class GammaNoise(Noise):
     """A gamma delay of `mean_ms`: the sum of many small waits. Exponential tail.
 
-    Mean and standard deviation as named; equal ones give the exponential distribution. With the defaults, one step in a
-    hundred is delayed by more than 50 ms.
+    Mean and standard deviation (`sd_ms`) as named; equal ones give the exponential distribution. With the defaults, one
+    step in a hundred is delayed by more than 50 ms.
     """
 
     mean_ms: float = above(0, 20.0)

@@ -25,7 +25,10 @@ class SharingReplica(OptimizerReplica):
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Strategy):
-    """A strategy whose ranks have weights of their own. Momentum and other optimizer state stays with each rank."""
+    """A strategy whose ranks have weights of their own. Momentum and other optimizer state stays with each rank.
+
+    codec: only "none": codecs are for gradients.
+    """
 
     codec: str = "none"
     min_ranks: int = 1

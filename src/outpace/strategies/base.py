@@ -32,6 +32,9 @@ class Strategy(ABC):
     """An algorithm, written once, that runs on every engine.
 
     It is the same object for all ranks of a simulation: what it remembers of a rank is in `engine.state`.
+
+    min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`.
+    codec: how gradients are coded on their way: "none", "bf16", "global-qsgd", "ok-topk".
     """
 
     sends_gradients = True  #: what is averaged are gradients, not weights

@@ -30,6 +30,7 @@ class DropCompute(CountsMicrobatches):
 
     tau_ms: the threshold, or "auto": the first `calibrate` steps drop nothing, and from what all ranks measured in them
         all find the same one.
+    calibrate: how many steps that are.
     rest, normalise: as in `CountsMicrobatches`; by default as in the paper's code.
 
     Works only in `DistributedOptimizer.rounds` with several micro-batches; in a plain loop there is nothing to drop.

@@ -161,8 +161,11 @@ class ALDSGD(DPSGD):
     y_j = x_j - lr * g_j; l is the neighbour with the lowest loss, h the one with the highest degree, both may be i.
     Give the loss to `step(loss=...)`: without it l is the rank itself. The mean over the ranks is not preserved.
 
-    every: leaders are followed every so many steps. The graph alternates between itself and a relabelled copy, so that
-    who has many neighbours in one has few in the other.
+    c1, c2: how much of its leaders' weights a rank takes into the mean; of l and of h.
+    p1, p2: how far it is pulled towards them afterwards.
+    every: leaders are followed every so many steps.
+    rotate: the graph alternates between itself and a relabelled copy, so that who has many neighbours in one has few in
+        the other.
     """
 
     graph: str = "erdos-renyi"
@@ -217,6 +220,8 @@ class DSGDAAU(Averaging):
     A rank that finishes waits until a link between two who wait joins parts of the graph that were not joined yet. All
     who wait then average by Metropolis weights over the links between them; everybody else keeps its weights. So a
     slow rank is waited for only once in each search, when nothing but its links is missing.
+
+    graph: as in `d-psgd`.
     """
 
     graph: str = "ring"

@@ -126,7 +126,9 @@ class DaSGD(LocalSGD):
 
     Nobody waits unless the mean is not there after d steps. On one machine the last rank to arrive does the reducing.
 
-    delay: d, at most `every`; 0 is local SGD. merge: "delta" or "lerp", which keeps the share `xi` of its own.
+    delay: d, at most `every`; 0 is local SGD.
+    merge: "delta", or "lerp", which keeps a share of its own.
+    xi: that share.
     """
 
     every: int = 4

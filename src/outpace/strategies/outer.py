@@ -78,7 +78,8 @@ class DiLoCo(LocalSGD):
 
     The inner optimizer's state stays with each rank. Everybody waits for everybody, once in H steps.
 
-    every: H. outer_lr, outer_momentum: of the outer `torch.optim.SGD`; 1 and 0 make it local SGD.
+    every: H, steps between two averages.
+    outer_lr, outer_momentum: of the outer `torch.optim.SGD`; 1 and 0 make it local SGD.
     """
 
     every: int = 50
@@ -145,6 +146,9 @@ class NoLoCo(Averaging):
         d_i = x_i - s_i;   m_i = mu * m_i + lr * mean d + lr * (mean s - s_i);   s_i = s_i + m_i;   x_i = s_i
 
     Means are over the pair, which is drawn from a seed all ranks share. When all ranks meet, they take the mean.
+
+    every: steps between two averages.
+    outer_lr, outer_momentum: lr and mu.
     """
 
     every: int = 50

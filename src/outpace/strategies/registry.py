@@ -27,9 +27,11 @@ from outpace.strategies.wagma import Wagma
 def _eager(about: str, **fixed: Any) -> Callable[..., Strategy]:
     """Eager with some options fixed, so that the name says what it does and cannot be talked out of it."""
     maker = partial(Eager, **fixed)
-    maker.__doc__ = about
-    open_options = [f.name for f in fields(Eager) if f.name not in fixed]
-    maker.__signature__ = Signature([Parameter(n, Parameter.KEYWORD_ONLY) for n in open_options])  # type: ignore[attr-defined]
+    maker.__doc__ = f"{about}\n\nThe options are those of `eager`."
+    open_options = [
+        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default) for f in fields(Eager) if f.name not in fixed
+    ]
+    maker.__signature__ = Signature(open_options)  # type: ignore[attr-defined]
     return maker
 
 
