@@ -11,6 +11,7 @@
 # make guard   whether a round has become slower, by ratios within one run; under a minute
 # make scaling up to 256 hosts of 8 ranks in simulated time, with this machine's store, into docs/scaling.md; some minutes
 # make learning whether strategies learn as well as if all had waited, and how soon, into docs/learning.md; hours; ARGS=--quick minutes
+# make docs    the documentation site, into site/; a broken link fails
 # make results the papers' figures beside ours, accuracy and races, for docs/results.md; more than an hour
 
 PYTHON ?= python3
@@ -22,7 +23,7 @@ PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pyte
 PROCESSES := tests/cli tests/engine tests/faults tests/test_examples.py
 REST := --ignore=tests/network $(PROCESSES:%=--ignore=%)
 
-.PHONY: demo test test-all test-network lint format fuzz soak mutants bench guard scaling learning results clean
+.PHONY: demo docs test test-all test-network lint format fuzz soak mutants bench guard scaling learning results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
@@ -78,6 +79,10 @@ scaling: .venv/ready
 learning: .venv/ready
 	$(BIN)/python -m bench.learning $(ARGS)
 
+docs: .venv/ready
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 results: .venv/ready
 	$(BIN)/python bench/published.py
 	$(BIN)/python bench/convergence.py
@@ -89,4 +94,4 @@ results: .venv/ready
 	touch $@
 
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv build dist site src/*.egg-info

@@ -1,0 +1,74 @@
+"""What pages tell people to write: it compiles, parses and does what it says."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import outpace
+from outpace.cli import _parser
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+
+
+def commands(page: Path) -> list[str]:
+    """Lines of indented blocks, and code in sentences, that call `outpace`. `outpace run` alone is just a name."""
+    text = page.read_text(encoding="utf-8")
+    lines = re.findall(r"^    (.*)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text)
+    found = (line.partition(" #")[0].strip() for line in lines if re.match(r"outpace \S+ ", line))
+    return [re.sub(r"\bN\b", "2", line) for line in found]
+
+
+def is_taken(arguments: list[str]) -> bool:
+    try:
+        _parser().parse_args(arguments)
+    except SystemExit as end:  # --help ends with 0
+        return end.code == 0
+    return True
+
+
+@every_page
+def test_every_piece_of_python_compiles(page: Path) -> None:
+    for code in blocks(page, "python"):
+        compile(code, page.name, "exec", dont_inherit=True)
+
+
+@every_page
+def test_every_command_is_one_that_the_parser_takes(page: Path) -> None:
+    for line in commands(page):
+        if "COMMAND" not in line:
+            assert is_taken(shlex.split(line)[1:]), line
+
+
+def test_the_strategy_of_the_contributing_page_waits_for_all_but_one() -> None:
+    made: dict[str, Any] = {"__name__": "contributed"}
+    (code,) = blocks(ROOT / "CONTRIBUTING.md", "python")
+    exec(compile(code, "CONTRIBUTING.md", "exec", dont_inherit=True), made)
+
+    def train() -> tuple[float, int]:
+        weight = torch.nn.Parameter(torch.zeros(1))
+        inner = torch.optim.SGD([weight], lr=1.0)
+        optimizer = outpace.DistributedOptimizer(inner, strategy=made["AllButOne"]())
+        for _ in range(10):
+            optimizer.zero_grad()
+            weight.sum().backward()
+            optimizer.step()
+        optimizer.finish()
+        return weight.item(), optimizer.stats.round
+
+    run = outpace.simulate(train, ranks=4, compute_ms=100, imbalance="slow:k=1,factor=3", network="zero")
+    assert {weight for weight, _ in run.results} == {-10.0}  # every contribution once, on all ranks
+    slow, *others = run.waited_s
+    assert slow == 0
+    assert max(others) < 1e-9 + run.seconds - 1.0  # they wait in `finish()` alone, after their ten steps
