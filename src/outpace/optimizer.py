@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import os
 import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
+from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from outpace import lifetimes
@@ -28,6 +30,7 @@ from outpace.observe.stats import Stats, stats_of
 from outpace.position import Position
 from outpace.replica.buffers import ModelBuffers
 from outpace.replica.foreign import ForeignWrites, refuse_ddp
+from outpace.replica.inner_step import refuse_needed_closure
 from outpace.replica.replica import OptimizerReplica, RoundHook
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name
@@ -37,6 +40,7 @@ log = logging.getLogger("outpace")
 
 ENGINES = ("auto", "local", "cluster")
 DEFAULT_TIMEOUT_S = 1800.0  #: as torch.distributed's
+_STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  #: torch's
 
 
 def _of_inner(name: str) -> Any:
@@ -93,9 +97,12 @@ class DistributedOptimizer(Optimizer):
             raise OutpaceError(f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
+        refuse_needed_closure(optimizer)
         refuse_ddp(model, (p for group in optimizer.param_groups for p in group["params"]))
         self.inner = optimizer
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
+        for hooks in (f"_optimizer_{kind}_hooks" for kind in _STATE_HOOKS):
+            setattr(self, hooks, getattr(optimizer, hooks))  # state is the inner optimizer's business, so are its hooks
         strategy = os.environ.get(STRATEGY) or strategy
         self._strategy = by_name(strategy)
         is_simulated = simulated_rank() is not None
@@ -128,32 +135,35 @@ class DistributedOptimizer(Optimizer):
     state = _of_inner("state")
     defaults = _of_inner("defaults")
 
-    def step(  # type: ignore[override]
+    @_disable_dynamo  # what it reads and writes is other ranks' too: a compiled train step must leave it as it is
+    def step(
         self,
-        closure: Callable[[], float] | None = None,
+        closure: Callable[[], Any] | None = None,
         *,
         samples: float | None = None,
         loss: float | torch.Tensor | None = None,
-    ) -> None:
-        """Contributes the gradients and applies every round that is decided.
+    ) -> Any:
+        """Contributes the gradients and applies every round that is decided. Returns what `closure` does, as in torch.
 
         Waits as the strategy says: for the quorum if this contribution is on time, and for nobody if it is late.
-        `samples` is the size of the mini-batch, for strategies that normalise by it, and `loss` its loss, for those
-        that follow the best and for the trace.
+        `closure` computes the gradients: it is called once, first. `samples` is the size of the mini-batch, for
+        strategies that normalise by it, and `loss` its loss, for those that follow the best and for the trace; if it
+        is not given, what the closure returns.
         """
-        ready = time.monotonic_ns()
-        if closure is not None:
-            raise TypeError(
-                "DistributedOptimizer.step() takes no closure: a closure computes the loss again inside the step, "
-                "on weights the other ranks do not have. Call loss.backward() first, then step()"
-            )
         self._check_usable("step")
+        returned = None
+        if closure is not None:
+            with torch.enable_grad():
+                returned = closure()
+        ready = time.monotonic_ns()
         if self._is_first_step and simulated_rank() is None:  # costs too much for every step
             refuse_late_group(self._engine.world)
             refuse_ddp(None, self._replica.parameters)
+            self._replica.check_not_converted()
         self._is_first_step = False
         is_recording = self._log_dir is not None
         is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
+        loss = loss if loss is not None or not _is_loss(returned) else returned
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         if self._compute is not None and (self._round is None or not self._round.is_over):
             self._compute(1 if self._round is None else self._round.planned)
@@ -168,6 +178,8 @@ class DistributedOptimizer(Optimizer):
             self._trace.step(ready, self._last, counted, work.loss)
         if not self._last.waits:
             log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
+        self.inner._opt_called = True  # type: ignore[attr-defined]  # what schedulers made for the inner one ask
+        return returned
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As in torch. Contributions given away are not touched."""
@@ -194,15 +206,18 @@ class DistributedOptimizer(Optimizer):
         Load the model's weights first. If the ranks bring checkpoints of different versions, the furthest is what all
         begin from. One rank's checkpoint may be loaded by all, and one of the plain inner optimizer is accepted too.
         A rank that was started again while the others train keeps what it has taken up from them: the checkpoint is
-        older.
+        older. A rank's own `state_dict()`, loaded before its first step, is loaded already: nobody is waited for.
         """
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
-        if self._engine.came_late:
+        position = state_dict.get("outpace")
+        is_loaded = self._steps == 0 and self._position.is_of_this_moment(position)
+        if self._engine.came_late and not is_loaded:
             self._run(self._engine.replay.take_up)
             return
-        position = state_dict.get("outpace")
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})
+        if is_loaded:
+            return
         if position is not None:
             self._replica.hyper = position["hyper"].encode()
             self._steps = position["steps"]
@@ -284,15 +299,12 @@ class DistributedOptimizer(Optimizer):
         self._engine.close()
         self._replica.release()
 
-    def __reduce__(self) -> NoReturn:
-        """Refused: a copy would be a second rank of the same number."""
-        raise TypeError(
-            "a DistributedOptimizer cannot be copied or pickled: it is this process's place among the ranks. "
-            "Save its state_dict() instead"
-        )
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is one of the plain inner optimizer: a second rank of the same number there cannot be."""
+        return copy.copy, (self.inner,)
 
-    def __deepcopy__(self, memo: object) -> NoReturn:
-        self.__reduce__()
+    def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
+        return copy.deepcopy(self.inner, memo)
 
     def __repr__(self) -> str:
         return f"DistributedOptimizer({self._strategy}, rank {self._engine.rank} of {self._engine.world})\n{self.inner}"
@@ -347,6 +359,11 @@ class DistributedOptimizer(Optimizer):
 
 def _plain(loss: float | torch.Tensor | None) -> float | None:
     return None if loss is None else float(loss.detach() if isinstance(loss, torch.Tensor) else loss)
+
+
+def _is_loss(returned: Any) -> bool:
+    """A closure may return anything."""
+    return returned.numel() == 1 if isinstance(returned, torch.Tensor) else isinstance(returned, (int, float))
 
 
 def _open(

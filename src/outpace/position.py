@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from typing import Any
 
 from outpace.engines.engine import Opened
@@ -16,12 +17,14 @@ class Position:
     def __init__(self, strategy: Strategy, opened: Opened, replica: OptimizerReplica) -> None:
         self._strategy, self._engine, self._replica = strategy, opened.engine, replica
         self._drive = opened.drive
+        self._mark = secrets.token_hex(8)  # of this life of this rank
 
     def state(self, steps: int) -> dict[str, Any]:
         """Copies; nobody is asked."""
         return {
             "format": 1,
             "rank": self._engine.rank,
+            "life": self._mark,
             "strategy": repr(self._strategy),
             "replica": type(self._replica).__name__,
             "version": self._replica.version,
@@ -30,6 +33,11 @@ class Position:
             "pending": self._engine.pending(),
             "extra": self._replica.extra_state(),
         }
+
+    def is_of_this_moment(self, position: dict[str, Any] | None) -> bool:
+        """Whether it was made here, and not a round was applied since."""
+        found = {} if position is None else position
+        return (found.get("life"), found.get("version")) == (self._mark, self._replica.version)
 
     def take_up(self, position: dict[str, Any]) -> None:
         """What a rank has still to give is given again by that rank alone, also where all load one rank's file."""

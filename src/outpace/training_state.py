@@ -53,7 +53,7 @@ class TrainingState:
         self._optimizer.synchronize()  # nobody goes on before all are at that version: who is late could be passed over
         inner = self._optimizer.inner
         own = {
-            "optimizer": self._optimizer.state_dict()["outpace"],
+            "optimizer": self._optimizer.state_dict()["outpace"] | {"life": ""},  # to load it is always a meeting
             "groups": inner.state_dict()["param_groups"],  # each rank's schedule is its own
             "is_fresh": not inner.state,
             "random": randomness.global_state(),

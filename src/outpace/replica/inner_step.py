@@ -18,11 +18,38 @@ import math
 from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
-from inspect import signature
+from inspect import Parameter, signature
+from typing import Any
 
 import torch
 from torch.optim import ASGD, SGD, Adam, AdamW, Optimizer
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from outpace.errors import OutpaceError
+
+
+def refuse_needed_closure(optimizer: Optimizer) -> None:
+    closure = signature(optimizer.step).parameters.get("closure")
+    if closure is not None and closure.default is Parameter.empty:
+        raise OutpaceError(
+            f"{type(optimizer).__name__} calls its closure several times in a step, each time with weights that the "
+            "other ranks do not have, so that nothing could be averaged: use an optimizer that takes one gradient a "
+            "step (SGD, AdamW)"
+        )
+
+
+@contextmanager
+def hooks_of_all_optimizers_silent() -> Iterator[None]:
+    """A step applies as many rounds as there are. Hooks for all optimizers fire once in it, for the wrapper."""
+    of_all: tuple[dict[int, Any], ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
+    kept = [(hooks, dict(hooks)) for hooks in of_all if hooks]
+    for hooks, _ in kept:
+        hooks.clear()
+    try:
+        yield
+    finally:
+        for hooks, content in kept:
+            hooks.update(content)
 
 
 def clip_if_finite(parameters: list[torch.nn.Parameter], max_norm: float | None) -> bool:
@@ -51,8 +78,7 @@ def only_reads_gradients(optimizer: Optimizer) -> bool:
 
     Known for these classes only: SGD with Nesterov and foreach, for one, adds into the gradient.
     """
-    hooks = (*optimizer._optimizer_step_pre_hooks, *optimizer._optimizer_step_post_hooks)
-    if hooks or _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+    if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False  # a hook may do anything
     if type(optimizer) is SGD:
         return not any(group.get("nesterov") or group.get("fused") for group in optimizer.param_groups)

@@ -22,7 +22,13 @@ from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.replica import ownership
 from outpace.replica.buffers import ModelBuffers, mean_into
-from outpace.replica.inner_step import StepLength, clip_if_finite, only_reads_gradients, same_bits_with_any_threads
+from outpace.replica.inner_step import (
+    StepLength,
+    clip_if_finite,
+    hooks_of_all_optimizers_silent,
+    only_reads_gradients,
+    same_bits_with_any_threads,
+)
 from outpace.replica.state import NotShareable, is_plain, pack, plain, unpack
 
 log = logging.getLogger("outpace")
@@ -43,7 +49,8 @@ class OptimizerReplica:
         self._names = {id(p): name for name, p in model.named_parameters()} if model is not None else {}
         self._groups = [list(group["params"]) for group in inner.param_groups]
         self.parameters = [p for group in self._groups for p in group if p.requires_grad]
-        self._dtypes = {p.dtype for p in self.parameters}
+        self._agreed = [p.dtype for p in self.parameters]
+        self._dtypes = set(self._agreed)
         chosen = {id(p) for p in self.parameters}
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
         models = () if model is None else model.parameters()
@@ -98,6 +105,15 @@ class OptimizerReplica:
                 "Two have versions of their own, and ranks would apply them in different orders: give each parameter "
                 "to one of them, or finish() this one first"
             )
+
+    def check_not_converted(self) -> None:
+        """Raises if a parameter has another type than when the ranks agreed on it. It may be on another device."""
+        for (name, parameter), dtype in zip(self.named_parameters(), self._agreed, strict=True):
+            if parameter.dtype != dtype:
+                raise ParametersChanged(
+                    f"{name} was {dtype} when DistributedOptimizer was made, and is {parameter.dtype} now: the ranks "
+                    "have agreed on the former. Convert the model before you wrap its optimizer"
+                )
 
     # -- contributing ----------------------------------------------------------------------------------------------
 
@@ -157,7 +173,11 @@ class OptimizerReplica:
         self._check_once_that_state_fits()
 
     def _own_step(self) -> None:
-        self.inner.step()
+        self._inner_step()
+
+    def _inner_step(self) -> None:
+        with hooks_of_all_optimizers_silent():
+            self.inner.step()
 
     # -- publishing, for strategies that average weights -----------------------------------------------------------
 
@@ -242,7 +262,7 @@ class OptimizerReplica:
                 gradients = self._readable(result)
                 for parameter, gradient, is_there in zip(self.parameters, gradients, result.present, strict=True):
                     parameter.grad = gradient if is_there else None
-                self.inner.step()
+                self._inner_step()
             finally:
                 for parameter, own_gradient in zip(self.parameters, own, strict=True):
                     parameter.grad = own_gradient
