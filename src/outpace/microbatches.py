@@ -20,12 +20,20 @@ class Batches:
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = iter(loader)
         self._again: deque[Any] = deque()
+        self._taken = self._told = 0  # batches that were taken and not given back; of these, those told of
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return self._again.popleft() if self._again else next(self._loader)
+        batch = self._again.popleft() if self._again else next(self._loader)
+        self._taken += 1
+        return batch
+
+    def newly_taken(self) -> int:
+        """Since it was asked last. Fewer than none if one was given back that it had told of."""
+        newly, self._told = self._taken - self._told, self._taken
+        return newly
 
     @property
     def has_more(self) -> bool:
@@ -37,6 +45,7 @@ class Batches:
 
     def give_back(self, batch: Any) -> None:
         self._again.appendleft(batch)
+        self._taken -= 1
 
 
 class MicrobatchRound:
@@ -62,6 +71,10 @@ class MicrobatchRound:
             if after is not After.GO_ON:
                 self._end_early(after)
                 return
+
+    def newly_taken(self) -> int:
+        """Batches that the loop, or a strategy that drops them, has taken since it was asked last."""
+        return self._batches.newly_taken()
 
     def take_back(self) -> None:
         """The last micro-batch was not taken in: it is computed again in the next round."""

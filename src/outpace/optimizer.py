@@ -6,6 +6,7 @@ import copy
 import logging
 import os
 import time
+import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -105,7 +106,8 @@ class DistributedOptimizer(Optimizer):
             setattr(self, hooks, getattr(optimizer, hooks))  # state is the inner optimizer's business, so are its hooks
         strategy = os.environ.get(STRATEGY) or strategy
         self._strategy = by_name(strategy)
-        is_simulated = simulated_rank() is not None
+        self.simulated = simulated_rank()  #: whose optimizer this is, where time is simulated
+        is_simulated = self.simulated is not None
         place = place_of(os.environ, None) if is_simulated else whereami()
         self._log_dir = None if is_simulated else os.environ.get(LOG_DIR) or log_dir
         self._trace = RunTrace(self._log_dir, on_round, place.rank)
@@ -119,6 +121,8 @@ class DistributedOptimizer(Optimizer):
         self._round: MicrobatchRound | None = None
         opened = _open(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
         self._engine, self._drive, self._compute = opened
+        self._opened = opened
+        _made.append(weakref.ref(self))
         self._is_first_step = True
         self._trace.start(self._engine, self._replica.parameters, strategy)
         self._position = Position(self._strategy, opened, self._replica)
@@ -167,6 +171,7 @@ class DistributedOptimizer(Optimizer):
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         if self._compute is not None and (self._round is None or not self._round.is_over):
             self._compute(1 if self._round is None else self._round.planned)
+        self._engine.draws.step(None if self._round is None else self._round.newly_taken())
         self._last = self._drive(self._strategy.step, self._engine, work)
         self._foreign_writes.renew()
         if self._round is not None and not self._last.taken and not self._round.is_over:
@@ -320,6 +325,7 @@ class DistributedOptimizer(Optimizer):
         """Between two micro-batches."""
         if self._compute is not None:
             self._compute(batches.planned)
+        self._engine.draws.step(batches.newly_taken())
         after: After = self._drive(self._strategy.microbatch, self._engine, self._work(None))
         self._foreign_writes.renew()
         if self._engine.rules.cumulative:
@@ -355,6 +361,28 @@ class DistributedOptimizer(Optimizer):
             )
         if call != "load_state_dict":
             self._foreign_writes.heed()
+
+
+_made: list[weakref.ref[DistributedOptimizer]] = []  # in this process
+
+
+def opened_here(optimizer: DistributedOptimizer | None, who: str) -> Opened:
+    """The engine of that optimizer, or of the only one that is open in this process."""
+    if optimizer is not None:
+        optimizer._check_usable(f"{who}.__iter__")
+        return optimizer._opened
+    _made[:] = [reference for reference in _made if (its := reference()) is not None and not its._finished]
+    here = [its for reference in _made if (its := reference()) is not None and its.simulated is simulated_rank()]
+    if not here:
+        raise OutpaceError(
+            f"{who} was iterated, and there is no open DistributedOptimizer in this process: ranks share their data "
+            "through it. Make the optimizer before the first epoch, and call finish() after the last. With DDP keep "
+            "torch's DistributedSampler: DDP waits for all ranks in every step, and hangs when one has fewer than "
+            "another"
+        )
+    if len(here) > 1:
+        raise OutpaceError(f"{len(here)} DistributedOptimizers are open: say which one with {who}(optimizer=...)")
+    return here[0]._opened
 
 
 def _plain(loss: float | torch.Tensor | None) -> float | None:

@@ -22,8 +22,8 @@ from outpace.protocol.events import Event, OutcomeKind
 from outpace.protocol.rules import Publishing, Rules
 
 KINDS = get_args(Event)
-SHORT = {"rank": 16, "host": 16, "peer": 16, "row": 32, "slot": 32, "buffer": 32, "index": 32, "pieces": 32}
-MORE = {"incarnation": 32, "attempt": 32}  #: and all other numbers have 63 bits
+SHORT = {"rank": 16, "host": 16, "peer": 16, "pool": 16, "row": 8, "slot": 32, "buffer": 32, "index": 32, "pieces": 16}
+MORE = {"incarnation": 32, "attempt": 32, "epoch": 32, "digest": 32, "items": 32}  #: and all other numbers have 63 bits
 
 
 def value_of(kind: type, name: str, type_: type) -> st.SearchStrategy[object]:
@@ -31,7 +31,8 @@ def value_of(kind: type, name: str, type_: type) -> st.SearchStrategy[object]:
         return st.floats(allow_nan=False)
     if type_ is bool:
         return st.booleans()
-    bits = 32 if name == "number" and kind is not ev.Seal else {**SHORT, **MORE}.get(name, 63)
+    short = {"step": 32} if kind is ev.Arrive else {} if kind is ev.Seal else {"number": 32}
+    bits = {**SHORT, **MORE, **short}.get(name, 63)
     return st.integers(0, (1 << bits) - 1)
 
 

@@ -65,7 +65,7 @@ def killed_and_restarted() -> dict[str, object] | None:
         if replacement is None and counter.opt.stats.ranks[2].state == "dead":
             replacement = start_rank(2)
     while replacement is None:  # a waiting rank notices deaths, one that never waits does not
-        counter.opt._engine.log._report_deaths()
+        counter.opt._engine.log.report_deaths()
         if counter.opt.stats.ranks[2].state == "dead":
             replacement = start_rank(2)
     while counter.opt.stats.ranks[2].state == "dead":

@@ -1,7 +1,8 @@
 """The engine: what one rank does to train with others. The same everywhere; log and memory make the difference.
 
-`weights` are published ones, for averaging strategies; `replay` keeps the replica up to date. Every decision is the
-ledger's. While a rank waits it helps: it seals rounds whose grace is over, reduces, writes snapshots that are overdue.
+`weights` are published ones, for averaging strategies; `replay` keeps the replica up to date; `draws` is this rank's
+part of the data. Every decision is the ledger's. While a rank waits it helps: it seals rounds whose grace is over,
+reduces, writes snapshots that are overdue.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from outpace.engines.agreement import LonelyWait
+from outpace.engines.draws import Draws
 from outpace.engines.log import Log, Wait
 from outpace.engines.memory import Memory
 from outpace.engines.replay import Replay
@@ -48,6 +50,7 @@ class Engine:
         self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
         self.weights = PublishedWeights(self)
         self.replay = replay(self)
+        self.draws = Draws(self)
         self._contributed = 0  # how often
         self._pieces_at, self._pieces = -1, 0  # a version, and how many pieces were given at it
         self._lonely = LonelyWait(rank)
@@ -111,6 +114,7 @@ class Engine:
         """Says once that no more data comes, without waiting for anybody; `for_good`, that this process ends, too."""
         if not self.has_left:
             self._leave_for_exchange(AT_THE_END)
+            self.draws.give_back()
         if not self.has_left or for_good:
             self.log.append(Finish(self.rank, self.incarnation, for_good))
             self.has_left = True  # only now: interrupted before, it has to be said again, which does no harm
@@ -134,7 +138,7 @@ class Engine:
         generation = self.ledger.sync.generation
         self._leave_for_exchange(generation % 2)
         resume = 0 if resume_round is None else resume_round + 1
-        self.log.append(Sync(self.rank, self.incarnation, generation, resume, self.steps))
+        self.log.append(Sync(self.rank, self.incarnation, generation, resume, self.steps, self.draws.covered))
         purpose = "in synchronize() for every rank that has data left"
         self._lonely.begin(self.now_s())
 
@@ -148,6 +152,7 @@ class Engine:
             await self.until(all_are_here, purpose)
         self._lonely.all_have_met(self.ledger)
         self.go_on_from(self.ledger.sync.steps)
+        self.draws.met()
         if self.ledger.sync.resumed:
             await self.replay.resume(self.ledger.sync.version)
             return
@@ -204,7 +209,10 @@ class Engine:
         log = self.log
         self._contributed = step = self._contributed + 1
         kind, reason, entered = log.append(
-            Arrive(self.rank, log.incarnation, step, version, row, samples, planned, pieces, is_part)
+            Arrive(
+                *(self.rank, log.incarnation, step, version, row, samples, planned, pieces, is_part),
+                self.draws.covered,
+            )
         )
         if kind is OutcomeKind.IGNORED:
             raise OutpaceError(

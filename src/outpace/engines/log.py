@@ -56,6 +56,12 @@ class Log(Protocol):
     def append(self, event: Event) -> Outcome:
         """Adds an event and reads on until it is in the ledger. Returns what became of it."""
 
+    def say(self, event: Event) -> None:
+        """Adds an event, and does not wait until it is in the ledger."""
+
+    def report_deaths(self) -> bool:
+        """Looks who lives, as every wait does. True if somebody was found dead."""
+
     def is_seal_due(self) -> bool:
         """Whether the open round's grace is over and it is for this rank to end it."""
 

@@ -38,7 +38,8 @@ class PublishedWeights:
         shelf = self._own_shelf
         generation, count = shelf.generation if shelf.current is None else self._based_on, shelf.count
         hosts = address(self._engine.rules, readers)
-        self._log.append(Publish(self._rank, self._log.incarnation, iteration, generation, hosts))
+        covered = self._engine.draws.covered
+        self._log.append(Publish(self._rank, self._log.incarnation, iteration, generation, hosts, covered))
         if self._own_shelf.count == count:
             return False
         self._based_on = generation + 1

@@ -29,6 +29,7 @@ class Arrive(NamedTuple):
     planned: float = 1.0  #: samples it would have had if its rank had finished everything
     pieces: int = 1  #: micro-batches that the row is the sum of
     is_part: bool = False  #: more of it may follow
+    covered: int = 0  #: the first so many items that its rank drew from the pool are in this or earlier ones
     time_ns: int = 0
 
 
@@ -78,6 +79,7 @@ class Sync(NamedTuple):
     generation: int  #: of the synchronisation it enters
     resume: int = 0  #: one more than the round of the checkpoint it brings, 0 for none
     steps: int = 0  #: local ones so far
+    covered: int = 0  #: the first so many items that it drew from the pool are in its steps
     time_ns: int = 0
 
 
@@ -127,6 +129,7 @@ class Publish(NamedTuple):
     iteration: int
     generation: int
     reader_hosts: int = 0  #: a set of hosts as a bit mask, see `hosts.address`
+    covered: int = 0  #: the first so many items that its rank drew from the pool are in these weights
     time_ns: int = 0
 
 
@@ -186,8 +189,35 @@ class Gone(NamedTuple):
     time_ns: int = 0
 
 
+class Draw(NamedTuple):
+    """A rank takes the next items of an epoch from the pool of data."""
+
+    rank: int
+    incarnation: int
+    pool: int
+    epoch: int
+    total: int  #: items of that epoch
+    digest: int  #: of what makes their order
+    items: int  #: so many; 0 only gives back
+    kept: int = -1  #: all but the first so many items it drew are given back; -1 gives back none
+    speed: float = 0.0  #: items that it computes in a second, 0 if unknown
+    time_ns: int = 0
+
+
+class Skip(NamedTuple):
+    """Items of an epoch were trained on before the run began: nobody draws them."""
+
+    pool: int
+    epoch: int
+    total: int
+    digest: int
+    start: int
+    stop: int
+    time_ns: int = 0
+
+
 _OfRounds = Join | Arrive | Seal | Attempt | Refuse | Done | Sync | Finish | Dead | Claim | Snapshot
-Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone
+Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Draw | Skip
 
 
 class OutcomeKind(Enum):

@@ -39,12 +39,13 @@ class Ledger(LedgerView):
         self.started = self.started or len(self.members.by_rank) == self.rules.world
         self._snapshots_of(event.rank).release(event.rank)
         self.pace.forget(event.rank)
+        self.pool.leave(event.rank)
         self._follow(self.members.by_rank[event.rank])
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} joined as incarnation {event.incarnation}")
 
     def _arrive(self, event: events.Arrive) -> Outcome:
-        rank, incarnation, step, version, row, samples, planned, pieces, is_part, time_ns = event
+        rank, incarnation, step, version, row, samples, planned, pieces, is_part, covered, time_ns = event
         member, open_round = self.members.current(rank, incarnation), self.open
         if member is None:
             return ignored("not a living member")
@@ -61,6 +62,8 @@ class Ledger(LedgerView):
                 return self._come_too_late(rank)
             open_round.add_to(earlier)
         member.last_step, member.last_round = step, self.round
+        if covered:
+            self.pool.cover(rank, incarnation, step, covered)
         if self._observes:
             self.pace.arrived(rank, version, time_ns)
         contribution = Contribution(rank, incarnation, step, version, samples, row, lag > 0, planned, pieces)
@@ -138,6 +141,7 @@ class Ledger(LedgerView):
             return ignored("not an active member of this synchronisation")
         member.state = SYNCING
         self.sync.enter(event.rank, event.resume, event.steps)
+        self.pool.cover(event.rank, event.incarnation, 0, event.covered)
         self._follow(member)
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} waits in synchronisation {event.generation}")
@@ -147,6 +151,7 @@ class Ledger(LedgerView):
         if member is None or (member.state == FINISHED and (member.has_ended or not event.ends_process)):
             return ignored("not a living member with data left")
         member.state, member.has_ended = FINISHED, event.ends_process
+        self.pool.finish(event.rank)
         self._follow(member)
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} has finished and leaves the quorum")
@@ -163,6 +168,7 @@ class Ledger(LedgerView):
         member.alive = False
         self._snapshots_of(member.rank).release(member.rank)
         self.pace.forget(member.rank)
+        self.pool.leave(member.rank)
         self._follow(member)
 
     def _agent(self, event: events.Agent) -> Outcome:
@@ -180,12 +186,15 @@ class Ledger(LedgerView):
         self._news += 1
         lost = set(self.hosts.ranks(host))
         self.snapshots_at[host].begin_anew()
-        for contribution in [c for c in self.on_time + self.carried if c.rank in lost]:
+        in_no_round = [c for c in self.on_time + self.carried if c.rank in lost]
+        for contribution in in_no_round:
             self.open.give_up(contribution)
             self.members.tallies[contribution.rank].dropped += contribution.pieces
         if self.reducing is not None:
             left_out = [c for c in self.reducing.contributions if c.rank in lost]
+            in_no_round += left_out
             self._leave_out(self.reducing, left_out, event.time_ns)
+        self.pool.lose(in_no_round)
         for member in [m for m in self.members.by_rank.values() if m.rank in lost and m.alive]:
             self._remove(member)
         self._settle(event.time_ns)
@@ -212,7 +221,19 @@ class Ledger(LedgerView):
     def _share(self, event: events.Publish | events.Read | events.Swap | events.Withdraw) -> Outcome:
         if self.members.current(event.rank, event.incarnation) is None:
             return ignored("not a living member")
-        return self.published.apply(event)
+        outcome = self.published.apply(event)
+        if isinstance(event, events.Publish) and event.covered and not outcome.is_ignored:
+            self.pool.cover(event.rank, event.incarnation, event.iteration, event.covered)
+        return outcome
+
+    def _draw(self, event: events.Draw) -> Outcome:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None or member.state == FINISHED:
+            return ignored("not a living member with steps to make")
+        return self.pool.draw(event)
+
+    def _skip(self, event: events.Skip) -> Outcome:
+        return self.pool.skip(event)
 
     def _tell(self, event: events.Tell) -> Outcome:
         self.told.setdefault(event.rank, {})[event.step, event.index] = event.value
@@ -313,6 +334,7 @@ class Ledger(LedgerView):
             self.hyper_step = result.hyper_from.step
         everybody = result.contributions + result.refused
         self.open.free(everybody)
+        self.pool.settle(everybody)
         if self._observes:
             self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
         self.members.tally(result)
@@ -337,6 +359,7 @@ class Ledger(LedgerView):
             for snapshots in self.snapshots_at:
                 snapshots.begin_anew()
         self.published.go_on_from(self.sync.steps)
+        self.pool.synchronized()
         for member in waiting:
             member.state = ACTIVE
             self._follow(member)
@@ -372,5 +395,7 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {
     events.Tell: Ledger._tell,
     events.Agent: Ledger._agent,
     events.Gone: Ledger._gone,
+    events.Draw: Ledger._draw,
+    events.Skip: Ledger._skip,
     **dict.fromkeys((events.Publish, events.Read, events.Swap, events.Withdraw), Ledger._share),
 }

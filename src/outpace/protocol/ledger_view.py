@@ -10,6 +10,7 @@ from outpace.protocol.hosts import Hosts
 from outpace.protocol.members import Members, Synchronisation
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
+from outpace.protocol.pool import Pool
 from outpace.protocol.published import Published
 from outpace.protocol.results import Results, Snapshots
 from outpace.protocol.round import Contribution, Round
@@ -33,6 +34,7 @@ class LedgerView(Part):
     done_by: set[int]  #: hosts that have the result of the attempt being reduced
     snapshots_at: list[Snapshots]  #: by host
     published: Published
+    pool: Pool
     told: dict[int, dict[tuple[int, int], float]]  #: rank -> (its step, index) -> a number it told all
     started: bool  #: every rank of the world has joined once; no round before that
     over: bool  #: where dead ranks are started again: all have finished, and nobody may join any more
@@ -48,6 +50,7 @@ class LedgerView(Part):
         self.done_by, self.told = set(), {}
         self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
         self.published = Published(rules, self.members, self.pace)
+        self.pool = Pool(self.hosts.count)
         self.started = self.over = False
         self._needed = 0  # arrivals that make the quorum, where it is a plain count; 0 asks at each one
         self._observes = rules.needs_pace

@@ -49,7 +49,7 @@ def _nobody_helps(module: Any) -> None:
 
 
 def _lives_are_not_probed(module: Any) -> None:
-    module.ArenaLog._report_deaths = lambda self: False
+    module.ArenaLog.report_deaths = lambda self: False
 
 
 def _nobody_writes_a_snapshot_out_of_turn(module: Any) -> None:

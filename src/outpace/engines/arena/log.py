@@ -32,23 +32,25 @@ RECORD_BYTES = 64
 # A record: its kind, the fields of that kind, the time (8 bytes) and the checksum of all that (4).
 _FIELDS: tuple[tuple[type[Event], str], ...] = (  # a kind's number, its place here counted from 1, never changes
     (ev.Join, "HI"),
-    (ev.Arrive, "HIQQIddI?"),
+    (ev.Arrive, "HIIQBddH?Q"),
     (ev.Seal, "Q"),
     (ev.Attempt, "QII"),
     (ev.Refuse, "HIQQ"),
     (ev.Done, "HQIId?"),
-    (ev.Sync, "HIQQQ"),
+    (ev.Sync, "HIQQQQ"),
     (ev.Finish, "HI?"),
     (ev.Dead, "HI"),
     (ev.Claim, "HII"),
     (ev.Snapshot, "HIIQQ?"),
-    (ev.Publish, "HIQQQ"),
+    (ev.Publish, "HIQQQQ"),
     (ev.Read, "HIQ"),
     (ev.Swap, "HIHQQ"),
     (ev.Tell, "HIQId"),
     (ev.Withdraw, "HIQ"),
     (ev.Agent, "HI"),
     (ev.Gone, "HI"),
+    (ev.Draw, "HIHIQIIqd"),
+    (ev.Skip, "HIQIQQ"),
 )
 _TIME_AT, _CHECKED_BYTES = 48, 56
 _END = struct.Struct("<I4x")
@@ -270,6 +272,9 @@ class ArenaLog:
             self._bell.ring(self.helpers)
         return outcome
 
+    def say(self, event: Event) -> None:
+        self.append(event)
+
     def _until_folded(self) -> None:
         self.look()
 
@@ -312,7 +317,7 @@ class ArenaLog:
         wait.looked_s = now
         if now - self._probed > PROBE_S:
             self._probed = now
-            if self._report_deaths():
+            if self.report_deaths():
                 return
         if now - wait.began_s - wait.asleep_s > self._timeout_s:
             raise TimedOut(self._timed_out(wait.purpose))
@@ -348,7 +353,7 @@ class ArenaLog:
         turn = next((i for i, rank in enumerate(self.ledger.sealers()) if rank == self.rank), SEAL_TURNS)
         return (deadline - self.file.now_ns()) / 1e9 + min(turn, SEAL_TURNS) * SEAL_TURN_S
 
-    def _report_deaths(self) -> bool:
+    def report_deaths(self) -> bool:
         """Of ranks on this host: only here can their lives be seen."""
         here = self.ledger.hosts.of
         gone = [

@@ -50,6 +50,14 @@ class ClusterLog(ArenaLog):
             outcome = super().append(event)
         return outcome
 
+    def say(self, event: Event) -> None:
+        """Of what is said in a life that the others have given up, nothing comes of it."""
+        self.file.append(event._replace(time_ns=self.file.now_ns()))
+
+    def report_deaths(self) -> bool:
+        """The agent does."""
+        return False
+
     async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
         if self.incarnation and not self._is_member():
             self._come_back()

@@ -79,10 +79,21 @@ class VirtualLog:
         if agents is None or is_committed or isinstance(event, Join):
             return self.world.append(event)
         if isinstance(event, UNHEARD):
-            agents.post(self.rank, partial(self.world.append, event))
+            self.say(event)
             return Outcome(OutcomeKind.UNREAD, "not in the log yet")
         agents.post(self.rank, _nothing)
         return self.world.append(event)
+
+    def say(self, event: Event) -> None:
+        agents = self.world.agents
+        if agents is None:
+            self.world.append(event)
+        else:
+            agents.post(self.rank, partial(self.world.append, event))
+
+    def report_deaths(self) -> bool:
+        """The world tells, after a while."""
+        return False
 
     def is_seal_due(self) -> bool:
         """The world seals when a grace is over."""

@@ -196,4 +196,5 @@ class World:
         """What those who wait for something else than a round care about."""
         ledger = self.ledger
         latest, members = ledger.snapshots.latest, len(ledger.open.unfinished)
-        return ledger.started, ledger.complete, ledger.sync.generation, latest, ledger.ended, members
+        drawn = ledger.pool.changes
+        return ledger.started, ledger.complete, ledger.sync.generation, latest, ledger.ended, members, drawn

@@ -1,0 +1,240 @@
+"""Samplers that draw from one pool for all ranks: whoever is free takes the next batch, and a slow rank takes fewer.
+
+Owns what a loader sees of the pool. Who gets what is decided by the ledger; drawing happens in the main process, where
+loaders iterate their samplers, however many workers they have.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence, Sized
+from typing import Any, TypeVar
+
+from torch import Tensor
+from torch.utils.data import Sampler, get_worker_info
+
+from outpace.data.orders import Batches, Order, Samples, check_batch_size
+from outpace.engines.draws import Course, Source
+from outpace.engines.engine import Opened
+from outpace.errors import InvalidRules, OutpaceError
+from outpace.optimizer import DistributedOptimizer, opened_here
+from outpace.protocol.pool import Range
+from outpace.spec import is_whole
+
+log = logging.getLogger("outpace")
+
+Item = TypeVar("Item")
+
+
+class FromPool(Sampler[Item]):
+    """Draws the items of an order, each once an epoch among all ranks.
+
+    order: what an epoch consists of. batch: how many items make a batch. batches_per_step: how many batches make one
+    call of `optimizer.step()`.
+    """
+
+    def __init__(self, order: Order, batch: int, batches_per_step: int, optimizer: DistributedOptimizer | None) -> None:
+        if not is_whole(batches_per_step) or batches_per_step < 1:
+            raise InvalidRules(f"batches_per_step={batches_per_step!r} must be a whole number, at least 1")
+        self.order = order
+        self._batch, self._batches_per_step, self._optimizer = batch, batches_per_step, optimizer
+        self._opened: Opened | None = None
+        self._pool = 0
+        self._epoch = -1  # the latest that was begun
+        self._asked: int | None = None  # the one that was set since
+        self._course: Course | None = None
+        self._left: dict[int, list[Range]] = {}  # epoch -> what a checkpoint has left of it
+
+    @property
+    def epoch(self) -> int:
+        """The one that the next loop goes through, or that is under way."""
+        return max(0, self._epoch) if self._asked is None else self._asked
+
+    def set_epoch(self, epoch: int) -> None:
+        """Names the epoch that the next loop goes through. Without it, each loop goes through the next one."""
+        if not is_whole(epoch) or epoch < 0:
+            raise InvalidRules(f"set_epoch({epoch!r}): an epoch is a whole number, 0 or more")
+        self._asked = epoch
+
+    def __len__(self) -> int:
+        """An even share of what one rank draws in an epoch: a faster rank draws more, a slower one fewer."""
+        world = 1 if self._opened is None else self._opened.engine.world
+        if self._opened is None and (here := self._find()) is not None:
+            world = here.engine.world
+        return -(-len(self.order.items(self.epoch)) // world)
+
+    def __iter__(self) -> Iterator[Item]:
+        if get_worker_info() is not None:
+            raise OutpaceError(
+                f"{type(self).__name__} was iterated in a worker of a DataLoader, where there is no optimizer to draw "
+                "through. Give it to the loader as sampler= or batch_sampler=: those are iterated in the main process"
+            )
+        opened = self._bind()
+        self._epoch, self._asked = self._next_epoch(), None
+        source = self._source(self._epoch)
+        course = self._course = opened.engine.draws.begin(source, self._batch, self._batches_per_step)
+        self._warn_if_small(source)
+        while True:
+            shares = opened.drive(opened.engine.draws.next, course, self._drawn_at_once(source))
+            if not shares:
+                break
+            for _, epoch, start, stop in shares:
+                yield from self.order.items(epoch)[start:stop]
+        self._check_same(source)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What is left of this epoch, for all ranks together: any one's will do, for any number of ranks.
+
+        Of a checkpoint, call it after `optimizer.synchronize()`. Nobody is asked, and what a loader has prefetched
+        counts as not trained.
+        """
+        left = self._left
+        if self._opened is not None and self._pool >= 0:
+            left = self._opened.engine.draws.left(self._pool)
+        return {"format": 1, "epoch": self.epoch, "order": self.order.describe(), "left": left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on in the middle of an epoch. To be called on all ranks, with the same state, before the next loop."""
+        if state["order"] != self.order.describe():
+            raise InvalidRules(
+                f"this checkpoint is of other data: {state['order']} there, {self.order.describe()} here. An epoch can "
+                "be gone on with only in the order it was begun in; leave the sampler's state out to begin a new one"
+            )
+        self._asked = state["epoch"]
+        self._left = {int(epoch): [tuple(part) for part in left] for epoch, left in state["left"].items()}
+        self._pool = -1
+
+    # -- details ---------------------------------------------------------------------------------------------------
+
+    def _drawn_at_once(self, source: Source) -> int:
+        return self._batch
+
+    def _find(self) -> Opened | None:
+        try:
+            return opened_here(self._optimizer, type(self).__name__)
+        except OutpaceError:
+            return None
+
+    def _bind(self) -> Opened:
+        """Finds the ranks to share with. Those of another optimizer than before begin anew."""
+        opened = opened_here(self._optimizer, type(self).__name__)
+        if opened is not self._opened:
+            self._opened, self._pool, self._epoch, self._course = opened, -1, -1, None
+        if self._pool < 0:
+            self._pool = opened.engine.draws.new_pool()
+            for epoch, left in sorted(self._left.items()):
+                source = self._source(epoch)
+                opened.engine.draws.skip(source, _between(left, source.total))
+            self._left = {}
+        return opened
+
+    def _next_epoch(self) -> int:
+        is_drawn = self._course is not None and self._course.is_over
+        if self._asked is None:
+            return self._epoch + 1 if is_drawn or self._epoch < 0 else self._epoch
+        if is_drawn and self._asked <= self._epoch:
+            raise InvalidRules(
+                f"set_epoch({self._asked}): this rank has drawn epoch {self._epoch} to its end, and nothing is left of "
+                "it. Call set_epoch(epoch) with a number that grows from loop to loop, or leave it out: epochs are "
+                "counted then"
+            )
+        return self._asked
+
+    def _source(self, epoch: int) -> Source:
+        return Source(self._pool, epoch, len(self.order.items(epoch)), self.order.digest)
+
+    def _warn_if_small(self, source: Source) -> None:
+        assert self._opened is not None
+        rank, world = self._opened.engine.rank, self._opened.engine.world
+        batches = -(-source.total // self._batch)
+        if rank == 0 and batches < world:
+            log.warning(
+                "an epoch has %d batches for %d ranks: in each, %d ranks or more get nothing to train on. Make batches "
+                "smaller, or use fewer ranks",
+                *(batches, world, world - batches),
+            )
+
+    def _check_same(self, source: Source) -> None:
+        assert self._opened is not None
+        engine = self._opened.engine
+        theirs = engine.ledger.pool.differs(*source)
+        if theirs is None:
+            return
+        if theirs.total != source.total:
+            what = f"its epoch has {source.total} items, and theirs {theirs.total}"
+        else:
+            what = f"there are as many items, but not in the same order. Here: {self.order.describe()}"
+        raise OutpaceError(
+            f"[rank {engine.rank}] the other ranks draw from other data: {what}. Nothing was drawn from it. Give the "
+            "same data, seed, batch size and weights to the samplers of all ranks, and loop over them in the same order"
+        )
+
+
+class SharedSampler(FromPool[int]):
+    """What `DistributedSampler` is, with one pool for all ranks: whoever is free draws the next batch.
+
+        sampler = outpace.data.SharedSampler(dataset, batch_size=32)
+        loader = DataLoader(dataset, batch_size=32, sampler=sampler, num_workers=4)
+        for x, y in loader: ...
+
+    In an epoch each sample is drawn once, in the order of `DistributedSampler` with the same seed. A rank's loop ends
+    when the pool is empty, and waits for nobody. What a rank had drawn and not contributed when it died is drawn by
+    others. Needs a `DistributedOptimizer` in this process when it is iterated; never waits for another rank.
+
+    data: the set, or how many samples it has. batch_size: the loader's: so many samples are drawn at once.
+    drop_last: leaves out the samples that make no whole batch.
+    weights: draws `length` samples an epoch with replacement (as many as there are, unless told otherwise).
+    batches_per_step: mini-batches that make one `optimizer.step()`, where a plain loop accumulates gradients. A step
+        covers so many of the batches drawn, in their order: those are not drawn again when their rank dies.
+    optimizer: through which to draw; needed only where a process has several.
+    """
+
+    def __init__(
+        self,
+        data: Sized | int,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        weights: Sequence[float] | Tensor | None = None,
+        length: int | None = None,
+        batches_per_step: int = 1,
+        optimizer: DistributedOptimizer | None = None,
+    ) -> None:
+        check_batch_size(batch_size)
+        samples = Samples(data, shuffle, seed, weights, length, batch_size if drop_last else 1)
+        super().__init__(samples, batch_size, batches_per_step, optimizer)
+
+
+class SharedBatchSampler(FromPool[list[int]]):
+    """The same in whole batches, for a loader's `batch_sampler=`: each batch is the same set of samples, whoever draws
+    it. The options are those of `SharedSampler`."""
+
+    def __init__(
+        self,
+        data: Sized | int,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        weights: Sequence[float] | Tensor | None = None,
+        length: int | None = None,
+        batches_per_step: int = 1,
+        optimizer: DistributedOptimizer | None = None,
+    ) -> None:
+        check_batch_size(batch_size)
+        samples = Samples(data, shuffle, seed, weights, length, batch_size if drop_last else 1)
+        super().__init__(Batches(samples, batch_size), 1, batches_per_step, optimizer)
+
+
+def _between(left: list[Range], total: int) -> Iterator[Range]:
+    """What is not left."""
+    start = 0
+    for begin, end in left:
+        if begin > start:
+            yield start, begin
+        start = end
+    if start < total:
+        yield start, total

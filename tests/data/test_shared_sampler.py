@@ -1,0 +1,189 @@
+"""The shared samplers as one rank sees them: orders, epochs, checkpoints, and what is said about mistakes."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
+
+import outpace
+from outpace.data import SharedBatchSampler, SharedSampler
+from outpace.errors import InvalidRules, OutpaceError
+
+DATA = TensorDataset(torch.arange(50))
+
+
+@pytest.fixture
+def optimizer():
+    weight = torch.nn.Parameter(torch.zeros(1))
+    weight.grad = torch.ones(1)
+    made = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-solo")
+    yield made
+    made.finish()
+
+
+def test_the_order_is_that_of_distributed_sampler_with_the_same_seed(optimizer):
+    theirs, ours = DistributedSampler(DATA, 1, 0, seed=3), SharedSampler(DATA, 8, seed=3)
+    for epoch in (0, 4):
+        theirs.set_epoch(epoch)
+        ours.set_epoch(epoch)
+        assert list(ours) == list(theirs)
+
+
+def test_batches_are_cut_from_that_order_and_the_last_may_be_left_out(optimizer):
+    samples, batches = list(SharedSampler(DATA, 8)), SharedBatchSampler(DATA, 8)
+    assert [sample for batch in batches for sample in batch] == samples
+    whole = SharedBatchSampler(DATA, 8, drop_last=True)
+    assert [len(batch) for batch in whole] == [8] * 6
+    assert len(list(SharedSampler(DATA, 8, drop_last=True))) == 48
+    assert list(SharedSampler(50, 8, shuffle=False)) == list(range(50))
+
+
+def test_without_set_epoch_every_loop_is_another_epoch(optimizer):
+    sampler = SharedSampler(DATA, 8)
+    first, second = list(sampler), list(sampler)
+    assert sorted(first) == sorted(second) == list(range(50))
+    assert first != second
+    assert sampler.epoch == 1
+
+
+def test_a_loop_that_was_broken_off_is_gone_on_with(optimizer):
+    loader = DataLoader(DATA, batch_sampler=(sampler := SharedBatchSampler(DATA, 8)))
+    seen = Counter[int]()
+    for (x,) in loader:
+        seen.update(x.tolist())
+        optimizer.step()
+        if seen.total() == 24:
+            break
+    for (x,) in loader:
+        seen.update(x.tolist())
+        optimizer.step()
+    assert sampler.epoch == 0
+    assert seen == Counter(range(50))
+
+
+def test_what_was_prefetched_and_not_trained_is_drawn_again_after_a_break(optimizer):
+    options = {"num_workers": 2, "multiprocessing_context": "fork"}
+    loader = DataLoader(DATA, batch_sampler=SharedBatchSampler(DATA, 4), **options)
+    seen = Counter[int]()
+    for (x,) in loader:
+        seen.update(x.tolist())
+        optimizer.step()
+        if seen.total() == 12:
+            break
+    for (x,) in loader:
+        seen.update(x.tolist())
+        optimizer.step()
+    assert seen == Counter(range(50))
+
+
+def test_weights_draw_with_replacement(optimizer):
+    sampler = SharedSampler(4, 10, weights=[0, 1, 0, 3], length=4000)
+    found = Counter(sampler)
+    assert set(found) == {1, 3}
+    assert 2800 < found[3] < 3200
+
+
+def test_micro_batches_are_counted_and_what_was_not_stepped_is_not_covered(optimizer):
+    loader = DataLoader(DATA, batch_sampler=SharedBatchSampler(DATA, 4))
+    hand = optimizer._engine.ledger.pool.hands
+    for number, round_ in enumerate(optimizer.rounds(loader, microbatches=3), 1):
+        for _ in round_:
+            assert hand[0].covered == 3 * (number - 1)
+        optimizer._replica.parameters[0].grad = torch.ones(1)
+        optimizer.step()
+        assert hand[0].covered == min(3 * number, 13)
+
+
+def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch():
+    def run(state: dict | None, batches: int) -> tuple[list[int], dict]:
+        weight = torch.nn.Parameter(torch.zeros(1))
+        weight.grad = torch.ones(1)
+        seen: list[int] = []
+        with outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-solo") as optimizer:
+            sampler = SharedBatchSampler(DATA, 8)
+            if state is not None:
+                sampler.load_state_dict(state)
+            for number, (x,) in enumerate(DataLoader(DATA, batch_sampler=sampler), 1):
+                seen += x.tolist()
+                optimizer.step()
+                if number == batches:
+                    optimizer.synchronize()
+                    break
+            return seen, sampler.state_dict()
+
+    first, state = run(None, 3)
+    assert state["left"] == {0: [(3, 7)]}
+    second, state = run(state, 2)
+    third, _ = run(state, 99)
+    assert sorted(first + second + third) == list(range(50))
+
+
+# -- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_an_optimizer_it_says_what_is_missing_and_why_ddp_will_not_do():
+    with pytest.raises(OutpaceError, match=r"no open DistributedOptimizer.*DDP keep torch's DistributedSampler"):
+        list(SharedSampler(DATA, 8))
+
+
+def test_an_epoch_that_was_drawn_to_its_end_is_not_silently_empty(optimizer):
+    sampler = SharedSampler(DATA, 8)
+    sampler.set_epoch(0)
+    assert len(list(sampler)) == 50
+    sampler.set_epoch(0)
+    with pytest.raises(InvalidRules, match=r"set_epoch\(0\).*drawn epoch 0 to its end.*grows"):
+        list(sampler)
+
+
+def test_two_samplers_at_once_are_refused(optimizer):
+    loaders = [DataLoader(DATA, batch_sampler=SharedBatchSampler(DATA, 8)) for _ in range(2)]
+    with pytest.raises(OutpaceError, match=r"another SharedSampler was begun.*ConcatDataset"):
+        list(zip(*loaders, strict=True))
+
+
+def test_a_sampler_inside_a_worker_is_refused(optimizer):
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter(SharedSampler(DATA, 8, optimizer=optimizer))
+
+    with pytest.raises(OutpaceError, match="iterated in a worker of a DataLoader"):
+        list(DataLoader(Stream(), num_workers=1, multiprocessing_context="fork"))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (lambda: SharedSampler(DATA, 0), "batch_size=0"),
+        (lambda: SharedSampler(0, 8), "a set of 0 samples"),
+        (lambda: SharedSampler(iter(()), 8), "no length.*SharedStream"),
+        (lambda: SharedSampler(5, 8, drop_last=True), "5 samples make no batch of 8"),
+        (lambda: SharedSampler(5, 1, weights=[1, 2]), r"\[2\] weights for 5 samples"),
+        (lambda: SharedSampler(2, 1, weights=[0, 0]), "not all 0"),
+        (lambda: SharedSampler(5, 1, length=3), "without weights"),
+        (lambda: SharedSampler(5, 1, seed=0.5), "seed=0.5"),
+        (lambda: SharedSampler(5, 1, batches_per_step=0), "batches_per_step=0"),
+        (lambda: SharedSampler(5, 1).set_epoch(-1), r"set_epoch\(-1\)"),
+        (lambda: SharedSampler(5, 1).load_state_dict(SharedSampler(6, 1).state_dict()), "other data: 6 samples"),
+    ],
+)
+def test_what_cannot_work_is_refused_by_name(given, said):
+    with pytest.raises(InvalidRules, match=said):
+        given()
+
+
+def test_fewer_batches_than_ranks_are_warned_of(optimizer, caplog):
+    with caplog.at_level(logging.WARNING, "outpace"):
+        list(SharedSampler(DATA, 8))
+    assert not caplog.messages
+    optimizer._engine.world = 8
+    with caplog.at_level(logging.WARNING, "outpace"):
+        list(SharedSampler(DATA, 8))
+    optimizer._engine.world = 1
+    assert caplog.messages == [
+        "an epoch has 7 batches for 8 ranks: in each, 1 ranks or more get nothing to train on. Make batches "
+        "smaller, or use fewer ranks"
+    ]

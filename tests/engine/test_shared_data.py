@@ -1,0 +1,72 @@
+"""One pool of data for all ranks: each sample is trained once in an epoch, counted through the gradients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import outpace
+from tests.support import drawing
+from tests.support.jobs import running
+from tests.support.launches import in_one_launch
+
+SAMPLES, EPOCHS = 203, 2
+CASES = {
+    "samples": (SAMPLES, EPOCHS, "samples", 0),
+    "batches": (SAMPLES, EPOCHS, "batches", 0),
+    "accumulated": (SAMPLES, EPOCHS, "batches", 0, 3),
+    "fewer batches than ranks": (6, EPOCHS, "batches", 0),
+}
+PREFETCHED = {"prefetched": (SAMPLES, EPOCHS, "samples", 1), "prefetched batches": (SAMPLES, EPOCHS, "batches", 2)}
+
+
+def check_each_once(found: dict) -> None:
+    for name, ranks in found.items():
+        assert [rank["times"] for rank in ranks] == [[1]] * len(ranks), name
+        drawn = [(epoch, sample) for rank in ranks for epoch, batch in rank["drawn"] for sample in batch]
+        assert len(drawn) == len(set(drawn)), name
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+def test_each_sample_is_trained_once_in_an_epoch(ranks):
+    check_each_once(in_one_launch(drawing.draw_all, ranks, CASES | (PREFETCHED if ranks < 5 else {})))
+
+
+@pytest.mark.parametrize(("ranks", "case"), [(2, "accumulated"), (3, "prefetched batches"), (5, "samples")])
+def test_each_sample_is_trained_once_between_hosts(ranks, case):
+    cases = {case: (CASES | PREFETCHED)[case]}
+    check_each_once(in_one_launch(drawing.draw_all, ranks, cases, hosts=2))
+
+
+def test_a_rank_with_other_data_learns_what_differs_and_draws_none_of_it():
+    cases = {"size": ([60, 64], [0, 0]), "seed": ([60, 60], [0, 1])}
+    found = in_one_launch(drawing.draw_other_data, 2, cases)
+    assert [said[0] for said in found.values()] == ["", ""]
+    assert "[rank 1] the other ranks draw from other data: its epoch has 16 items, and theirs 15" in found["size"][1]
+    assert "as many items, but not in the same order. Here: 60 samples, shuffle=True, seed=1" in found["seed"][1]
+
+
+def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch():
+    state, drawn = None, []
+    for ranks, batches in ((3, 5), (2, 7), (4, 1000)):
+        found = outpace.spawn(drawing.resume, ranks, (SAMPLES, state, batches))
+        assert all(rank["state"] == found[0]["state"] for rank in found), "every rank's checkpoint is the same"
+        state = found[0]["state"]
+        drawn += [sample for rank in found for sample in rank["drawn"]]
+    assert sorted(drawn) == list(range(SAMPLES))
+    assert state["left"] == {0: []}
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(17, marks=pytest.mark.long)])  # of each of three ranks
+def test_through_kills_and_restarts_nothing_is_lost_or_trained_twice(kills: int, tmp_path: Path):
+    ranks, epochs, samples = 4, 4, 400 + 71 * kills
+    program = [drawing.__file__, str(tmp_path), *map(str, (samples, epochs, 0, kills))]
+    with running(tmp_path, ranks, program, "--max-restarts", "1000", is_warm=True) as job:
+        code = job.end(300)
+    lives = [path for path in tmp_path.iterdir() if path.suffix == ".started"]
+    reports = job.reports()
+    assert code == 0, job.errors
+    assert len(lives) == 1 + (ranks - 1) * (kills + 1), "not every life was ended as planned"
+    assert {rank for rank, _ in reports} == set(range(ranks))
+    assert [report["times"] for report in reports.values()] == [[epochs]] * ranks

@@ -1,0 +1,153 @@
+"""Ranks that train on what they draw from one pool: weights count how often each sample was in a gradient.
+
+Run as a script under `outpace run` (`drawing.py DIRECTORY SAMPLES EPOCHS SEED KILLS`), a rank's first so many lives end
+themselves at instants drawn from the seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+import outpace
+from outpace.data import SharedBatchSampler, SharedSampler
+from tests.support.processes import until
+from tests.support.ranks import TIMEOUT_S, my_rank
+
+STRATEGY = "eager:quorum=majority,normalise=sum,repair=none,max_staleness=10000"  # nothing is dropped or weighed
+BATCH = 4
+
+
+class Counter:
+    """Weights [epoch, sample] that grow by one for each time that sample was applied in that epoch."""
+
+    def __init__(self, epochs: int, samples: int, strategy: str = STRATEGY) -> None:
+        self.weight = torch.nn.Parameter(torch.zeros(epochs, samples))
+        inner = torch.optim.SGD([self.weight], lr=1.0)
+        self.opt = outpace.DistributedOptimizer(inner, strategy, timeout_s=TIMEOUT_S)
+
+    def add(self, epoch: int, samples: torch.Tensor) -> None:
+        if self.weight.grad is None:
+            self.weight.grad = torch.zeros_like(self.weight)
+        self.weight.grad[epoch, samples] -= 1.0
+
+    def step(self) -> None:
+        self.opt.step()
+        self.opt.zero_grad()
+
+    def times(self) -> list[int]:
+        """How often samples were applied: [1] if each was once in each epoch."""
+        return sorted({int(count) for count in self.weight.detach().flatten()})
+
+
+def loader_of(samples: int, mode: str, workers: int, **options) -> tuple[DataLoader, SharedSampler]:
+    data = TensorDataset(torch.arange(samples))
+    more = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    if mode == "samples":
+        sampler = SharedSampler(data, BATCH, **options)
+        return DataLoader(data, batch_size=BATCH, sampler=sampler, **more), sampler
+    sampler = SharedBatchSampler(data, BATCH, **options)
+    return DataLoader(data, batch_sampler=sampler, **more), sampler
+
+
+def draw_all(samples: int, epochs: int, mode: str, workers: int, accumulated: int = 1) -> dict:
+    """An ordinary loop over a few epochs."""
+    counter = Counter(epochs, samples)
+    loader, sampler = loader_of(samples, mode, workers, batches_per_step=accumulated)
+    drawn = []
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for batch, (x,) in enumerate(loader, 1):
+            drawn.append((epoch, x.tolist()))
+            counter.add(epoch, x)
+            if batch % accumulated == 0:
+                counter.step()
+        if counter.weight.grad is not None:
+            counter.step()
+    counter.opt.finish()
+    return {"times": counter.times(), "drawn": drawn}
+
+
+def draw_other_data(samples: list[int], seeds: list[int]) -> str:
+    """What a rank is told whose data are not those of the others. Rank 1 draws second."""
+    counter, rank = Counter(1, 100), my_rank()
+    loader, _ = loader_of(samples[rank], "batches", 0, seed=seeds[rank])
+    if rank:
+        until(lambda: _has_drawn(counter, 0))
+    try:
+        for (x,) in loader:
+            counter.add(0, x)
+            counter.step()
+    except outpace.OutpaceError as error:
+        return str(error)
+    finally:
+        counter.opt.finish()
+    return ""
+
+
+def _has_drawn(counter: Counter, rank: int) -> bool:
+    counter.opt._engine.look()
+    return rank in counter.opt._engine.ledger.pool.hands
+
+
+def resume(samples: int, state: dict | None, batches: int) -> dict:
+    """Goes on from a checkpoint, makes so many steps on each rank, and leaves another one."""
+    counter = Counter(1, samples)
+    loader, sampler = loader_of(samples, "batches", 1)
+    if state is not None:
+        sampler.load_state_dict(state)
+    drawn = []
+    for number, (x,) in enumerate(loader, 1):
+        drawn += x.tolist()
+        counter.add(0, x)
+        counter.step()
+        if number == batches:
+            break
+    counter.opt.synchronize()
+    found = {"drawn": drawn, "state": sampler.state_dict()}
+    counter.opt.finish()
+    return found
+
+
+def draw_and_die(directory: Path, samples: int, epochs: int, seed: int, kills: int) -> None:
+    """What is left of an epoch when a rank dies may be trained in the next: counted over all of them."""
+    life, rank = int(os.environ.get("OUTPACE_LIFE", "1")), my_rank()
+    draw = random.Random(f"{seed}/{rank}/{life}")
+    dies = rank > 0 and life <= kills
+    last = draw.randrange(1, 12) if dies else -1
+    lives = (int(os.environ["WORLD_SIZE"]) - 1) * (kills + 1)  # of those who die
+
+    def started() -> int:
+        return len(list(directory.glob("[1-9].*.started")))
+
+    point = draw.choice(("", "before-append", "after-append", "before-wake", "applying", "depositing"))
+    (directory / f"{rank}.{life}.started").write_text(json.dumps({"pid": os.getpid()}))
+    counter = Counter(1, samples, "eager:quorum=solo,normalise=sum,repair=none,max_staleness=100000")
+    loader, sampler = loader_of(samples, "batches", workers=draw.choice((0, 0, 1)))
+    made = 0
+    for epoch in range(epochs):
+        sampler.set_epoch(epoch)
+        for (x,) in loader:
+            if not dies:  # there must be data left for all that are to die
+                until(lambda made=made: started() == lives or made < 4 * started(), 120)
+            counter.add(0, x)
+            if made == last and point:
+                counter.opt._engine.log.faults._armed = (point, 0, signal.SIGKILL)
+            elif made == last:
+                os.kill(os.getpid(), signal.SIGKILL)
+            counter.step()
+            made += 1
+    counter.opt.finish()
+    report = {"times": counter.times(), "steps": made}
+    (directory / f"{rank}.{life}.report").write_text(json.dumps(report))
+
+
+if __name__ == "__main__":
+    draw_and_die(Path(sys.argv[1]), *map(int, sys.argv[2:]))
