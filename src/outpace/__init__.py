@@ -21,6 +21,7 @@ from outpace.errors import (
 from outpace.launching.spawn import spawn
 from outpace.observe.record import record
 from outpace.optimizer import DistributedOptimizer
+from outpace.round_scheduler import RoundScheduler
 from outpace.simulation.own_loop import simulate
 from outpace.strategies import Eager, Strategy
 from outpace.training_state import TrainingState
@@ -35,6 +36,7 @@ __all__ = [
     "ModelMismatch",
     "OutpaceError",
     "RankFailed",
+    "RoundScheduler",
     "Strategy",
     "TimedOut",
     "TrainingState",

@@ -168,10 +168,12 @@ class DistributedOptimizer(Optimizer):
         is_recording = self._log_dir is not None
         is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
         loss = loss if loss is not None or not _is_loss(returned) else returned
+        drawn = self._engine.draws.step(None if self._round is None else self._round.newly_taken())
+        if self._round is None and samples is None:
+            samples = drawn
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         if self._compute is not None and (self._round is None or not self._round.is_over):
             self._compute(1 if self._round is None else self._round.planned)
-        self._engine.draws.step(None if self._round is None else self._round.newly_taken())
         self._last = self._drive(self._strategy.step, self._engine, work)
         self._foreign_writes.renew()
         if self._round is not None and not self._last.taken and not self._round.is_over:
@@ -256,6 +258,32 @@ class DistributedOptimizer(Optimizer):
                 yield batches
         finally:
             self._round = None
+
+    def until(self, rounds: int) -> Iterator[int]:
+        """Goes on until so many rounds are sealed by all ranks together, and yields this rank's own steps from 0.
+
+            for step in optimizer.until(rounds=10_000):
+                loss_fn(model(batch())).backward()
+                optimizer.step()
+
+        All ranks end at the same round, however many steps each has made by then: a slow one fewer. For loops that
+        count steps; where weights are averaged, the iterations of the rank that is furthest count as rounds. A schedule
+        of the learning rate must follow the rounds, too: see `outpace.RoundScheduler`.
+        """
+        if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
+            raise InvalidRules(f"until(rounds={rounds!r}): a whole number of rounds is needed, at least 1")
+        step = 0
+        while self._progress() < rounds:
+            yield step
+            step += 1
+
+    def _progress(self) -> int:
+        self._check_usable("until")
+        self._engine.look()
+        ledger = self._engine.ledger
+        if self._engine.rules.publishes is None:
+            return ledger.round
+        return 1 + max(shelf.iteration for shelf in ledger.published.shelves.values())
 
     def synchronize(self) -> None:
         """Brings all ranks to one version with equal weights, optimizer state and buffers: before evaluation or a
@@ -344,7 +372,8 @@ class DistributedOptimizer(Optimizer):
             samples = batches.samples
         if samples is None and rules.normalise == "samples":
             raise InvalidRules(
-                'normalise="samples" needs the size of each mini-batch: call step(samples=n), or use rounds()'
+                'normalise="samples" needs the size of each mini-batch: call step(samples=n), use rounds(), or draw '
+                "from a pool of outpace.data, which counts for you"
             )
         count = 1.0 if samples is None else float(samples)
         if batches is None or not batches.done:

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import outpace
-from outpace.data import SharedBatchSampler, SharedSampler
+from outpace.data import SharedBatchSampler, SharedSampler, SpeedShares
 from outpace.errors import InvalidRules, OutpaceError
 
 DATA = TensorDataset(torch.arange(50))
@@ -187,3 +187,76 @@ def test_fewer_batches_than_ranks_are_warned_of(optimizer, caplog):
         "an epoch has 7 batches for 8 ranks: in each, 1 ranks or more get nothing to train on. Make batches "
         "smaller, or use fewer ranks"
     ]
+
+
+# -- loops that count rounds ------------------------------------------------------------------------------------------
+
+
+def uneven(rounds: int) -> tuple[int, int, bool]:
+    """Own steps, rounds in all, and whether the learning rate was that of its round all along."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-majority")
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.5, total_iters=rounds)
+    scheduler = outpace.RoundScheduler(schedule, optimizer)
+    is_right, steps = True, 0
+    for step in optimizer.until(rounds=rounds):
+        assert step == steps
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        scheduler.step()
+        steps += 1
+        wanted = 1 - 0.5 * min(1.0, optimizer.stats.version / rounds)
+        is_right = is_right and scheduler.get_last_lr() == [pytest.approx(wanted)]
+    optimizer.finish()
+    return steps, optimizer.stats.version, is_right
+
+
+def test_loops_end_at_one_round_and_a_schedule_over_rounds_is_the_same_on_all_ranks():
+    found = outpace.simulate(uneven, ranks=4, args=(40,), compute_ms=10, imbalance="slow:k=1,factor=4")
+    steps, versions, are_right = zip(*found.results, strict=True)
+    assert min(steps) < 20 < 38 <= max(steps)
+    assert len(set(versions)) == 1
+    assert 40 <= versions[0] <= 42
+    assert all(are_right)
+
+
+def shares(epochs: int) -> list[int]:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-majority")
+    sampler, steps = SpeedShares(400, 2, optimizer=optimizer), []
+    for _ in range(epochs):
+        made = 0
+        for _ in sampler:
+            weight.grad = torch.ones(1)
+            optimizer.step()
+            made += 1
+        steps.append(made)
+    optimizer.finish()
+    return steps
+
+
+def test_shares_follow_speed_from_the_second_epoch_on():
+    found = outpace.simulate(shares, ranks=4, args=(3,), compute_ms=10, imbalance="slow:k=1,factor=4")
+    assert [sum(epoch) for epoch in zip(*found.results, strict=True)] == [200] * 3
+    slow = min(found.results, key=lambda steps: steps[-1])
+    assert slow[0] >= 45
+    assert 10 <= slow[2] <= 20
+
+
+def test_in_simulated_time_a_rank_takes_as_much_as_it_can_compute():
+    found = outpace.simulate(drawn, ranks=4, compute_ms=10, imbalance="slow:k=1,factor=4")
+    assert sum(found.results) == 100
+    assert 6 <= min(found.results) <= 9
+    assert found.seconds < 1.1 * 0.01 * 100 / 3.25 + 0.04
+
+
+def drawn() -> int:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-majority")
+    made = 0
+    for _ in SharedBatchSampler(100, 1):
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        made += 1
+    optimizer.finish()
+    return made

@@ -1,5 +1,6 @@
 """Data that follows speed: samplers that all ranks draw from, and batches of equal cost."""
 
-from outpace.data.shared import SharedBatchSampler, SharedSampler
+from outpace.data.balanced import LengthBalancedBatches
+from outpace.data.shared import SharedBatchSampler, SharedSampler, SpeedShares
 
-__all__ = ["SharedBatchSampler", "SharedSampler"]
+__all__ = ["LengthBalancedBatches", "SharedBatchSampler", "SharedSampler", "SpeedShares"]

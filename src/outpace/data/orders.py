@@ -124,11 +124,11 @@ class _Cut(Sequence[list[int]]):
         return self._count
 
     def __getitem__(self, place: Any) -> Any:
-        if isinstance(place, slice):
-            return [self[index] for index in range(*place.indices(self._count))]
-        if not 0 <= place < self._count:
-            raise IndexError(place)
-        return self._indices[place * self._size : (place + 1) * self._size]
+        """A range of batches, or one of them."""
+        first, last, _ = place.indices(self._count) if isinstance(place, slice) else (place, place + 1, 1)
+        size, indices = self._size, self._indices
+        found = [indices[begin : begin + size] for begin in range(first * size, last * size, size)]
+        return found if isinstance(place, slice) else found[0]
 
 
 def check_batch_size(batch_size: int) -> None:

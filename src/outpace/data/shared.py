@@ -50,6 +50,10 @@ class FromPool(Sampler[Item]):
         """The one that the next loop goes through, or that is under way."""
         return max(0, self._epoch) if self._asked is None else self._asked
 
+    def weight_of(self, item: Item) -> float:
+        """What an item counts where contributions are weighed by their samples."""
+        return float(len(item)) if isinstance(item, list) else 1.0
+
     def set_epoch(self, epoch: int) -> None:
         """Names the epoch that the next loop goes through. Without it, each loop goes through the next one."""
         if not is_whole(epoch) or epoch < 0:
@@ -74,12 +78,14 @@ class FromPool(Sampler[Item]):
         source = self._source(self._epoch)
         course = self._course = opened.engine.draws.begin(source, self._batch, self._batches_per_step)
         self._warn_if_small(source)
-        while True:
-            shares = opened.drive(opened.engine.draws.next, course, self._drawn_at_once(source))
-            if not shares:
-                break
+        own = self.order.items(source.epoch)
+        at_once = self._drawn_at_once(source, is_first=True)
+        while shares := opened.drive(opened.engine.draws.next, course, at_once):
+            at_once = self._drawn_at_once(source, is_first=False)
             for _, epoch, start, stop in shares:
-                yield from self.order.items(epoch)[start:stop]
+                items = (own if epoch == source.epoch else self.order.items(epoch))[start:stop]
+                opened.engine.draws.note_sizes(map(self.weight_of, items))
+                yield from items
         self._check_same(source)
 
     def state_dict(self) -> dict[str, Any]:
@@ -106,7 +112,8 @@ class FromPool(Sampler[Item]):
 
     # -- details ---------------------------------------------------------------------------------------------------
 
-    def _drawn_at_once(self, source: Source) -> int:
+    def _drawn_at_once(self, source: Source, is_first: bool) -> int:
+        """How many items."""
         return self._batch
 
     def _find(self) -> Opened | None:
@@ -227,6 +234,28 @@ class SharedBatchSampler(FromPool[list[int]]):
         check_batch_size(batch_size)
         samples = Samples(data, shuffle, seed, weights, length, batch_size if drop_last else 1)
         super().__init__(Batches(samples, batch_size), 1, batches_per_step, optimizer)
+
+
+class SpeedShares(SharedBatchSampler):
+    """Each rank owns a part of the epoch that follows its speed in the one before: a `DistributedSampler` whose shares
+    move between epochs. The options are those of `SharedSampler`.
+
+    In the first epoch the shares are even. A rank draws nine tenths of its share at once when it begins, and what is
+    left over in the end goes to whoever is free. Speed is what each rank measures of its own computing.
+    """
+
+    OWNED = 0.9  #: of a rank's share
+
+    def _drawn_at_once(self, source: Source, is_first: bool) -> int:
+        assert self._opened is not None
+        engine = self._opened.engine
+        if not is_first:
+            return 1
+        speeds = engine.draws.speeds()
+        mean = sum(speeds.values()) / len(speeds) if speeds else 1.0
+        unfinished = [member.rank for member in engine.ledger.members.unfinished()]
+        together = sum(speeds.get(rank, mean) for rank in unfinished)
+        return max(1, int(self.OWNED * source.total * speeds.get(engine.rank, mean) / together))
 
 
 def _between(left: list[Range], total: int) -> Iterator[Range]:

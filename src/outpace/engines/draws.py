@@ -7,6 +7,7 @@ in between, it keeps more in hand from then on.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,6 +50,7 @@ class Draws:
         self.covered = 0  #: the first so many items of those drawn are in this rank's steps
         self._taken = 0  # items given to the loop, or to whoever prepares them for it
         self._orphans = 0  # items drawn in a life that the others gave up, and others may draw again
+        self._sizes: deque[float] = deque()  # of items taken that are in no step
         self._asked = 0  # draws that were said
         self._life = 0
         self._pools = 0
@@ -70,11 +72,18 @@ class Draws:
 
     # -- what steps are made of ------------------------------------------------------------------------------------
 
-    def step(self, batches: int | None = None) -> None:
-        """A step has used so many batches, in the order they came: those of a plain loop unless told otherwise."""
+    def note_sizes(self, sizes: Iterable[float]) -> None:
+        """Of the items that were just taken: what they count as samples."""
+        self._sizes.extend(sizes)
+
+    def step(self, batches: int | None = None) -> float | None:
+        """A step has used so many batches, in the order they came: those of a plain loop unless told otherwise.
+
+        Returns how many samples these were, None if they are not from the pool.
+        """
         course = self._course
         if course is None:
-            return
+            return None
         items = course.batch * (course.batches if batches is None else batches)
         orphans = max(0, min(self._orphans, items))
         self._orphans -= orphans
@@ -83,6 +92,13 @@ class Draws:
         if began_s:
             self._computed += items
             self._computed_s += self._log.now_s() - began_s
+        sizes = self._sizes
+        return sum(sizes.popleft() for _ in range(min(items, len(sizes)))) or None
+
+    def speeds(self) -> dict[int, float]:
+        """Rank -> items that it computes in a second, of those that have told."""
+        own = {self._engine.rank: self._speed} if self._speed else {}
+        return self._engine.ledger.pool.speeds | own
 
     def met(self) -> None:
         """All ranks are at one version, and have seen what is left of the data."""
@@ -136,7 +152,7 @@ class Draws:
                 course.first, course.has_begun = 0, False
             hand, unseen = self._hand(course)
             if not hand.is_dry:
-                self._ask(course.source, count, unseen + (self._asked - hand.draws) * count)
+                self._ask(course, count, unseen + (self._asked - hand.draws) * count)
                 hand, unseen = self._hand(course)
             if unseen > 0:
                 course.has_begun = True
@@ -156,10 +172,10 @@ class Draws:
             return Hand(0 if hand is None else hand.draws), 0
         return hand, hand.drawn - self._taken
 
-    def _ask(self, source: Source, count: int, coming: int) -> None:
+    def _ask(self, course: Course, count: int, coming: int) -> None:
         """Keeps so much in hand, or on its way, that this rank need not wait."""
-        for _ in range(coming, max(1, self._ahead * count), count):
-            self._say(source, count)
+        for _ in range(coming, max(1, self._ahead * course.batch), count):
+            self._say(course.source, count)
 
     def _say(self, source: Source, count: int, kept: int = -1) -> None:
         self._asked += 1
@@ -170,6 +186,7 @@ class Draws:
             self.covered = self._taken
         self._say(source, 0, kept=self.covered)
         self._taken, self._orphans = self.covered, 0
+        self._sizes.clear()
 
     def _take(self, hand: Hand, count: int) -> list[Share]:
         found = hand.since(self._taken, count)

@@ -14,6 +14,7 @@ from outpace.protocol.events import Draw, Outcome, Skip, ignored, taken
 from outpace.protocol.round import Contribution
 from outpace.protocol.state import Part
 
+DRAWN = taken("drawn")
 Range = tuple[int, int]  #: of items: the first, and the one after the last
 
 
@@ -53,8 +54,15 @@ class Hand:
     shares: list[Share] = field(default_factory=list)  #: the others, in the order they were drawn
 
     def since(self, seen: int, count: int) -> list[Share]:
-        """So many of the items that it has drawn after the first `seen`."""
-        return _first(_from(self.shares, seen - self.covered), count)
+        """So many of the items that it has drawn after the first `seen`. Those are the last ones: few, of many."""
+        unseen, place = self.drawn - seen, len(self.shares)
+        while unseen > 0:
+            place -= 1
+            share = self.shares[place]
+            unseen -= share.stop - share.start
+        if unseen == 0 and place == len(self.shares) - 1 and share.stop - share.start <= count:
+            return [share]
+        return _first(_from(self.shares[place:], -unseen), count)
 
 
 class Pool(Part):
@@ -90,7 +98,6 @@ class Pool(Part):
         if epoch is not None and (epoch.total, epoch.digest) != (event.total, event.digest):
             hand.is_dry = True
             return ignored("its data are not those that the others draw from")
-        before = hand.drawn
         while count:
             share = self._next(pool, number, epoch, count)
             if share is None:
@@ -99,7 +106,7 @@ class Pool(Part):
             hand.drawn += share.stop - share.start
             count -= share.stop - share.start
         hand.is_dry = count > 0
-        return taken(f"rank {rank} drew {hand.drawn - before} items of epoch {number}")
+        return DRAWN
 
     def skip(self, event: Skip) -> Outcome:
         """These items were trained on before this run began."""
