@@ -101,8 +101,11 @@ class Weights(Protocol):
     def open_iteration(self) -> int:
         """The first iteration that is not frozen, as far as this rank knows."""
 
-    async def average(self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None) -> Mixed | None:
-        """The mean of what was frozen of these ranks, or is current of them now. `own` counts as one more.
+    async def average(
+        self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None, of_others: bool = False
+    ) -> Mixed | None:
+        """The mean of what was frozen of these ranks, or is current of them now. `own` counts as one more; with
+        `of_others` this rank's publication does not count.
 
         None if one of those ranks writes there again.
         """

@@ -52,14 +52,16 @@ STEPS = st.lists(
 )
 
 
-@given(STEPS, st.sampled_from(FREEZES), st.integers(3, 5), st.integers(0, 3), st.integers(0, 3))
+@given(STEPS, st.sampled_from(FREEZES), st.integers(3, 5), st.integers(0, 3), st.integers(0, 3), st.booleans())
 @settings(max_examples=200, deadline=None)
 def test_every_row_is_in_one_place_and_a_whole_publication_is_not_written_again(
-    steps, freeze, rows, sync_every, max_age
+    steps, freeze, rows, sync_every, max_age, once
 ):
     edges = ((0, 1), (1, 2), (2, 3), (0, 3)) if freeze == "path" else ()
-    ledger = joined(4, rows=rows, freeze=freeze, sync_every=sync_every, max_age=max_age, edges=edges)
+    once = once and freeze == "first"
+    ledger = joined(4, rows=rows, freeze=freeze, sync_every=sync_every, max_age=max_age, once=once, edges=edges)
     published, iterations = ledger.published, [0] * 4
+    frozen_in: dict[tuple[int, int], int] = {}  # of each publication, the first iteration that had it
     for action, rank in steps:
         before, life = published.open, ledger.members.by_rank[rank].incarnation
         if action == "publish":
@@ -81,6 +83,9 @@ def test_every_row_is_in_one_place_and_a_whole_publication_is_not_written_again(
             for publication in filter(published.is_whole, whole):
                 assert publication.row != published.next_row(publication.rank)
         check_what_is_there(ledger, max_age)
+        for number, frozen in published.frozen.items() if once else ():
+            for place in frozen.publications.values():
+                assert frozen_in.setdefault((place.rank, place.serial), number) == number, "averaged once"
         copy = Ledger.from_state(ledger.rules, json.loads(json.dumps(ledger.to_state())))
         assert json.dumps(copy.to_state()) == json.dumps(ledger.to_state())
         assert list(copy.published.current(range(4))) == list(published.current(range(4)))
@@ -188,6 +193,19 @@ def test_what_is_older_than_the_bound_is_averaged_with_by_nobody():
     assert ledger.members.tallies[2].dropped == 1
     assert publish(ledger, 1, 2).reason == "late by 2 iterations: merged with what is there"
     assert [place.rank for place in ledger.published.current(range(3))] == [0, 1]
+
+
+def test_a_publication_is_frozen_once_in_the_iteration_that_was_open_when_it_came():
+    ledger = joined(3, freeze="first", max_age=2, once=True)
+    for rank, iteration in ((0, 0), (1, 0), (0, 1), (0, 2), (0, 3), (2, 0), (1, 2), (0, 4)):
+        publish(ledger, rank, iteration)
+        ledger = Ledger.from_state(ledger.rules, json.loads(json.dumps(ledger.to_state())))
+        if (rank, iteration) == (0, 1):
+            assert list(ledger.published.frozen[1].publications) == [0, 1], "rank 1 came late, and is in the next one"
+        if (rank, iteration) == (0, 3):
+            assert list(ledger.published.frozen[3].publications) == [0], "rank 1 has published nothing new"
+            assert [place.rank for place in ledger.published.current(range(3))] == [0], "and what it has is too old"
+    assert list(ledger.published.frozen[4].publications) == [0, 1], "rank 2 is later than the bound"
 
 
 def test_what_was_frozen_is_whole_until_one_of_its_ranks_has_published_twice():

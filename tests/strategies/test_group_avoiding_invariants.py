@@ -35,24 +35,34 @@ class ByHand:
         self.iterations, self.open = [0] * world, 0
         self.x = [torch.tensor(START, dtype=torch.float64)] * world
         self.published: dict[int, Publication] = {}
+        self.to_average: dict[int, Tensor] = {}  # published since the last iteration was frozen
         self.late = self.too_late = self.of_all = 0
 
     def step(self, rank: int) -> None:
         mine = self.x[rank] - 0.1 * CURVATURES[rank] * (self.x[rank] - MINIMA[rank])
         iteration, tau = self.iterations[rank], self.choice.sync_every
-        self.published[rank] = Publication(iteration, mine)
-        there = {r: p for r, p in self.published.items() if self.open - p.iteration <= tau}
-        is_late = iteration < self.open
-        if not is_late:
-            self.open += 1
-        now = self.open - 1
+        is_late, is_too_late = iteration < self.open, self.open - iteration > tau
+        now = self.open - 1 if is_late else self.open
         missed = any((passed + 1) % tau == 0 for passed in range(iteration, now + 1))
-        members = range(self.world) if missed else self.choice.group(rank, now, self.world)
-        given = [there[member].weights for member in members if member in there]
-        self.x[rank] = mine if set(members) & set(there) <= {rank} else torch.stack(given).mean(0)
+        members = set(range(self.world) if missed else self.choice.group(rank, now, self.world))
+        if is_late:
+            there = {r: p.weights for r, p in self.published.items() if self.open - p.iteration <= tau}
+            others = [there[member] for member in sorted(members - {rank}) if member in there]
+            own_step = 0 if is_too_late else mine - self.x[rank]
+            self.x[rank] = torch.stack(others).mean(0) + own_step if others else mine
+            if not is_too_late:
+                self.to_average[rank] = self.x[rank]
+            self.published[rank] = Publication(iteration, self.x[rank])
+        else:
+            self.published[rank] = Publication(iteration, mine)
+            self.to_average[rank] = mine
+            given = [self.to_average[member] for member in sorted(members) if member in self.to_average]
+            self.x[rank] = torch.stack(given).mean(0)
+            self.to_average = {}
+        self.open = now + 1
         self.iterations[rank] = now + 1
         self.late += is_late
-        self.too_late += rank not in there
+        self.too_late += is_too_late
         self.of_all += missed
 
 

@@ -74,7 +74,9 @@ class PublishedWeights:
         self._log.look()
         return mixed if all(self._published.is_whole(place) for place, _ in terms) else None
 
-    async def average(self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None) -> Mixed | None:
+    async def average(
+        self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None, of_others: bool = False
+    ) -> Mixed | None:
         self._log.look()
         published = self._published
         found = published.current(ranks) if frozen is None else frozen.among(ranks)
@@ -83,8 +85,9 @@ class PublishedWeights:
         stamp = published.stamp if frozen is None else frozen.stamp
         is_held = frozen is not None and published.is_barrier(frozen.number)  # until this rank, too, has read it
         mean = Mixed()
-        if any(place[0] != self._rank for place in places):
-            mean = await self._memory.mean(places, ranks, own)
+        others = [place for place in places if place[0] != self._rank]
+        if others:
+            mean = await self._memory.mean(others if of_others else places, ranks, own)
             self._log.look()
             if not is_held and not self._published.are_whole(ranks, stamp):
                 return None

@@ -296,6 +296,9 @@ class Published(Part):
 
     def _freeze(self, ranks: list[int]) -> None:
         number, there = self.open, self._there
+        if self._publishing.once and self.frozen:
+            before = self.frozen[max(self.frozen)].stamp
+            ranks = [rank for rank in ranks if self.shelves[rank].stamp > before]
         self.frozen[number] = frozen = Frozen(number, {p[0]: p for p in map(there.__getitem__, ranks) if p}, self.stamp)
         if self.is_barrier(number):
             self._barrier.begin(frozen)
@@ -314,7 +317,7 @@ class Published(Part):
         """Nobody has published what is open now; what was published too long ago is there no longer."""
         shelves = self.shelves
         self._missing = {rank for rank in self._taking_part if shelves[rank].iteration <= frozen.number}
-        for place in frozen.publications.values():
+        for place in filter(None, self._there):
             if self._is_too_old(place[1]):
                 self._there[place[0]] = None
 

@@ -27,12 +27,15 @@ class Publishing:
     freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, every
         `sync_every`-th only when all have; "path": when it links parts of `edges` that were not linked yet.
     max_age: of what is averaged, in iterations; 0 for any.
+    once: a publication is in the first iteration that freezes after it, and in no other: nobody is pulled back by what
+        a slow rank left long ago. Else a frozen iteration has what is current of everybody.
     """
 
     rows: int = 3
     freeze: str = ""
     sync_every: int = 0
     max_age: int = 0
+    once: bool = False
     edges: tuple[tuple[int, int], ...] = ()
 
 

@@ -12,46 +12,13 @@ neighbour need not do anything, and may even be stopped.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
-
-from outpace.interface import Engine, Mixed, Ticket, Work
+from outpace.interface import Engine, Ticket, Work
 from outpace.mixing import topology
 from outpace.mixing.schedules import random_neighbour
 from outpace.protocol.rules import Publishing, Rules
-from outpace.strategies.averaging import Averaging, SharingReplica
+from outpace.strategies.averaging import Averaging, RebasingReplica
 from outpace.strategies.gossip import mixing_rows
-
-
-class SwappingReplica(SharingReplica):
-    """Remembers its weights as others have them, so that its steps can be put on top of what others made of them."""
-
-    def __init__(self, *args: Any) -> None:
-        super().__init__(*args)
-        self._base: list[torch.Tensor] | None = None
-
-    def become(self, mean: Mixed) -> None:
-        super().become(mean)
-        self.remember()
-
-    @torch.no_grad()
-    def rebase(self, weights: Mixed) -> None:
-        mine, changed = self.published(), list(weights.tensors or ())
-        if self._base is not None:
-            torch._foreach_sub_(mine, self._base)
-            torch._foreach_add_(mine, changed)
-        self._base = changed
-
-    def remember(self) -> None:
-        """What is with the others is what the next steps go back to."""
-        self._base = [w.clone() for w in self.published()]
-
-    def begin_anew(self) -> None:
-        self._base = None
-
-    def _all_are_alike(self) -> None:
-        self.remember()
 
 
 @dataclass(frozen=True)
@@ -64,7 +31,7 @@ class ADPSGD(Averaging):
     graph: str = "exponential"
     seed: int = 0
 
-    replica_type = SwappingReplica
+    replica_type = RebasingReplica
 
     def rules(self, world: int) -> Rules:
         topology.graph(self.graph, world, self.seed)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
 from outpace.errors import InvalidRules
+from outpace.interface import Mixed
 from outpace.protocol.rules import Publishing, Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.strategies.base import Strategy
@@ -21,6 +22,43 @@ class SharingReplica(OptimizerReplica):
 
     def _apart(self) -> list[torch.Tensor]:
         return [p.detach() for p in self.parameters]
+
+
+class RebasingReplica(SharingReplica):
+    """Remembers the weights that its last steps began with, so that these can be put on top of other weights."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self._base: list[torch.Tensor] | None = None
+
+    def become(self, mean: Mixed) -> None:
+        super().become(mean)
+        self.remember()
+
+    @torch.no_grad()
+    def rebase(self, weights: Mixed) -> None:
+        """As if its last steps had begun there, but for gradients that were computed before."""
+        if self._base is not None and weights.tensors is not None:
+            torch._foreach_sub_(self.published(), self._base)
+            torch._foreach_copy_(self._base, list(weights.tensors))
+            torch._foreach_add_(self.published(), self._base)
+
+    def remember(self) -> None:
+        """The next steps begin with what it has now."""
+        if self._base is None:
+            self._base = [torch.empty_like(w) for w in self.published()]
+        torch._foreach_copy_(self._base, self.published())
+
+    def begin_anew(self) -> None:
+        self._base = None
+
+    def _own_step(self) -> None:
+        if self._base is None:
+            self.remember()
+        super()._own_step()
+
+    def _all_are_alike(self) -> None:
+        self.remember()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,26 +7,33 @@ algorithm 2, with the grouping of section 3.2 corrected (`mixing.schedules.group
     W'_i = W_i + U(G_i)
     W_i  = mean of W'_j over the group of i;    over all ranks in every tau-th iteration
 
-The first rank that comes to an iteration activates it for all groups, and it is frozen when a grace is over. Who has
-not come by then is in it with what it published last, if that is not older than tau iterations. When it comes it
-averages with what its group has published last, or with all ranks if it missed an average of all, and goes on with the
-iteration that is open then. So nobody waits for a slow rank, and after its step it is with the others again. A step
-that took more than tau iterations is dropped: its rank takes the mean of the others.
+The first rank that comes to an iteration activates it for all groups, and it is frozen when a grace is over, with what
+was published since the one before: each publication is averaged once, and nobody is pulled back by older weights. A
+late rank puts its step on top of what the rest of its group, or of all ranks if it missed an average of all, published
+last:
+
+    W_i  = mean of W'_j over the others + (W'_i - W_i)
+
+It publishes that for the iteration which is open then, and goes on with it. So nobody waits for a slow rank, no step is
+averaged away, and a rank that was late is with the others again. A step that took more than tau iterations is dropped:
+its rank takes the mean of the others.
 
 In the paper, and with `sync="wait"`, all wait for all in every tau-th iteration, a rank is as many iterations on as it
-made steps, and who comes late adds its weights to a sum that has its old ones: W_i = (sum of W'_j + W'_i) / (S + 1).
+made steps, who is missing is in its group's mean with what it published last, and who comes late adds its weights to a
+sum that has these old ones: W_i = (sum of W'_j + W'_i) / (S + 1).
 Momentum stays with each rank, as in the authors' code; model buffers are averaged when all ranks meet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outpace.interface import Engine, Ticket, Work
 from outpace.mixing.schedules import default_size, group
 from outpace.protocol.rules import Publishing, Rules, check_name
 from outpace.protocol.shelves import Frozen
-from outpace.strategies.averaging import Averaging, check_positive
+from outpace.strategies.averaging import Averaging, RebasingReplica, check_positive
 
 SYNCS = ("avoid", "wait")
 ORDERS = ("step-average", "average-step")
@@ -51,6 +58,8 @@ class Wagma(Averaging):
     order: str = "step-average"
     grace: str | float = "auto"
 
+    replica_type = RebasingReplica
+
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive("wagma", "sync_every", self.sync_every)
@@ -60,7 +69,8 @@ class Wagma(Averaging):
     def rules(self, world: int) -> Rules:
         self.group(0, 0, world)
         meeting_every = self.sync_every if self.sync == "wait" else 0
-        publishing = Publishing(freeze="first", sync_every=meeting_every, max_age=self.sync_every)
+        once = self.sync == "avoid"
+        publishing = Publishing(freeze="first", sync_every=meeting_every, max_age=self.sync_every, once=once)
         return self._sharing(world, publishing, self.grace)
 
     def group(self, rank: int, iteration: int, world: int) -> tuple[int, ...]:
@@ -81,18 +91,40 @@ class Wagma(Averaging):
 
     async def _average(self, engine: Engine, iteration: int) -> Ticket:
         """Nobody waits beyond grace, but for all where all meet."""
+        engine.look()
+        if self.sync == "avoid" and iteration < engine.weights.open_iteration:
+            ticket = await self._merge(engine, iteration)
+            await engine.weights.publish(iteration, engine.replica.published())
+            return ticket
         await engine.weights.publish(iteration, engine.replica.published())
         frozen = await engine.weights.until_frozen(iteration)
         if frozen.has(engine.rank, iteration):
             await self._take_mean(engine, iteration, self.is_sync(iteration), frozen)
             return Ticket(engine.steps, iteration, True, "on time")
-        if self.sync == "wait":
-            await self._take_mean(engine, iteration, False, frozen, with_own=True)
-            return self._late(engine, frozen.number)
+        if self.sync == "avoid":  # frozen while this rank wrote its row, which the next one has
+            return await self._merge(engine, iteration)
+        await self._take_mean(engine, iteration, False, frozen, with_own=True)
+        return self._late(engine, frozen.number)
+
+    async def _merge(self, engine: Engine, iteration: int) -> Ticket:
+        """A late rank's step on top of what the others have now."""
         now = engine.weights.open_iteration - 1
         engine.steps += now - iteration  # iterations are the world's, as rounds are
-        await self._take_mean(engine, now, self.is_sync(now, since=iteration))
+        is_dropped = now + 1 - iteration > self.sync_every
+        for ranks in self._to_read(engine, now, self.is_sync(now, since=iteration)):
+            mean = await engine.weights.average(ranks, None, of_others=True)
+            if mean is not None:
+                (engine.replica.become if is_dropped else engine.replica.rebase)(mean)
+                break
+        engine.replica.remember()
         return self._late(engine, now)
+
+    def _to_read(self, engine: Engine, iteration: int, of_all: bool) -> tuple[Sequence[int], ...]:
+        """Whose weights to read. If a member writes its row again meanwhile, once more, and then of the group alone.
+        Who reads too slowly even for that keeps its weights this time."""
+        group = self.group(engine.rank, iteration, engine.world)
+        ranks = range(engine.world) if of_all else group
+        return ranks, ranks, group
 
     def _late(self, engine: Engine, now: int) -> Ticket:
         return Ticket(engine.steps, now, False, f"late: merged with what was there after {now}")
@@ -100,12 +132,11 @@ class Wagma(Averaging):
     async def _take_mean(
         self, engine: Engine, iteration: int, of_all: bool, frozen: Frozen | None = None, with_own: bool = False
     ) -> None:
-        """If a member writes its row again meanwhile, of what is current, its own included, and then of its group
-        alone. Who reads too slowly even for that keeps its weights this time."""
-        group = self.group(engine.rank, iteration, engine.world)
-        ranks = range(engine.world) if of_all else group
-        for read, seen, own in ((ranks, frozen, with_own), (ranks, None, False), (group, None, False)):
-            mean = await engine.weights.average(read, seen, engine.replica.published() if own else None)
+        """Of what is frozen; if that is written again meanwhile, of what is current, its own included."""
+        for ranks in self._to_read(engine, iteration, of_all):
+            own = engine.replica.published() if with_own else None
+            mean = await engine.weights.average(ranks, frozen, own)
             if mean is not None:
                 engine.replica.become(mean)
                 return
+            frozen, with_own = None, False
