@@ -2,6 +2,7 @@
 # make test    lint, types and all tests but those that are long by nature, in two parts: those that start processes
 #              of their own come second
 # make test-all what is long by nature, too: every test, mutants, a long fuzz and a soak; half an hour
+# make test-trainers   Lightning, Fabric, Hugging Face and Ray as they are: installs them; without them their tests are skipped
 # make lint    ruff, mypy and import-linter alone
 # make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
@@ -20,10 +21,10 @@ BIN := .venv/bin
 # Bytecode is kept also where the environment says otherwise: tests start hundreds of processes. Two files at a time,
 # each with one thread; what a file's tests share is made once.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
-PROCESSES := tests/cli tests/engine tests/faults tests/test_examples.py
+PROCESSES := tests/cli tests/engine tests/faults tests/trainers tests/test_examples.py
 REST := --ignore=tests/network $(PROCESSES:%=--ignore=%)
 
-.PHONY: demo docs test test-all test-network lint format fuzz soak mutants bench guard scaling learning results clean
+.PHONY: demo docs test test-all test-network test-trainers lint format fuzz soak mutants bench guard scaling learning results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
@@ -42,10 +43,15 @@ test-all: lint
 	$(BIN)/python -m tests.faults.mutants || failed=1; \
 	$(BIN)/python -m tests.fuzz --runs 2000 || failed=1; \
 	$(BIN)/python -m tests.faults.soak --seconds 300 || failed=1; \
+	$(MAKE) test-trainers || failed=1; \
 	exit $$failed
 
 test-network: .venv/ready
 	$(BIN)/python -m pytest tests/network -ra
+
+test-trainers: .venv/ready
+	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[lightning,huggingface,ray]'
+	$(PYTEST) tests/trainers $(ARGS)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -31,6 +31,10 @@ class StoreLost(OutpaceError):
     """The store that joins the hosts is gone, or cannot be reached. Restart from the last checkpoint."""
 
 
+class CannotRejoin(OutpaceError):
+    """A rank was started again, and something beside outpace takes nobody back. Restart from the last checkpoint."""
+
+
 class TimedOut(OutpaceError):
     """A wait passed its bound. Names the ranks that were waited for."""
 

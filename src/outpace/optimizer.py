@@ -9,7 +9,8 @@ import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, TypeVar
 
 import torch
 from torch._compile import _disable_dynamo
@@ -41,12 +42,23 @@ log = logging.getLogger("outpace")
 
 ENGINES = ("auto", "local", "cluster")
 DEFAULT_TIMEOUT_S = 1800.0  #: as torch.distributed's
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 _STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  #: torch's
 
 
 def _of_inner(name: str) -> Any:
     """An attribute that is the inner optimizer's."""
     return property(lambda self: getattr(self.inner, name), lambda self, value: setattr(self.inner, name, value))
+
+
+def _on_the_real_one(method: _Method) -> _Method:
+    """Lightning puts objects around an optimizer that imitate its class: calls on those are meant for it."""
+
+    @wraps(method)
+    def call(self: Any, *arguments: Any, **options: Any) -> Any:
+        return method(vars(self).get("_optimizer", self), *arguments, **options)
+
+    return call  # type: ignore[return-value]
 
 
 class DistributedOptimizer(Optimizer):
@@ -237,6 +249,7 @@ class DistributedOptimizer(Optimizer):
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
 
+    @_on_the_real_one
     def rounds(self, loader: Iterable[Any], microbatches: int = 1) -> Iterator[MicrobatchRound]:
         """Cuts a loader into rounds of so many micro-batches, to be stepped once each.
 
@@ -259,6 +272,7 @@ class DistributedOptimizer(Optimizer):
         finally:
             self._round = None
 
+    @_on_the_real_one
     def until(self, rounds: int) -> Iterator[int]:
         """Goes on until so many rounds are sealed by all ranks together, and yields this rank's own steps from 0.
 
@@ -285,6 +299,7 @@ class DistributedOptimizer(Optimizer):
             return ledger.round
         return 1 + max(shelf.iteration for shelf in ledger.published.shelves.values())
 
+    @_on_the_real_one
     def synchronize(self) -> None:
         """Brings all ranks to one version with equal weights, optimizer state and buffers: before evaluation or a
         checkpoint. Waits for every rank that has not finished, and flushes what was carried."""
@@ -295,6 +310,7 @@ class DistributedOptimizer(Optimizer):
         self._run(self._engine.synchronize)
         self._trace.synchronized(began)
 
+    @_on_the_real_one
     def finish(self) -> None:
         """Ends this rank's training: leaves the quorum at once, then applies the others' rounds until all have
         finished. All ranks return with equal weights, also after different numbers of batches."""
@@ -310,6 +326,13 @@ class DistributedOptimizer(Optimizer):
         self._trace.close(began)
 
     @property
+    @_on_the_real_one
+    def is_finished(self) -> bool:
+        """Whether this rank has left training."""
+        return self._finished
+
+    @property
+    @_on_the_real_one
     def stats(self) -> Stats:
         """What this rank knows of the run. Reads memory only; no rank is asked."""
         engine, version = self._engine, self._replica.version

@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from outpace.errors import BelowQuorum, OutpaceError, TrainingOver
+from outpace.errors import BelowQuorum, CannotRejoin, OutpaceError, TrainingOver
 from outpace.job.environment import joined_store
 
 LIFE = "OUTPACE_LIFE"  #: how often this rank was started, from 1
 RESTARTS = "OUTPACE_RESTARTS"  #: set if a rank that dies is started again
 MIN_RANKS = "OUTPACE_MIN_RANKS"  #: overrides the script's argument
 
-_FINAL = (BelowQuorum, TrainingOver)  #: no new start of the rank can change these
+_FINAL = (BelowQuorum, CannotRejoin, TrainingOver)  #: no new start of the rank can change these
 
 
 class Report:
@@ -40,6 +40,11 @@ class Report:
         """The name of an error that no new start can change, or nothing."""
         key = f"{self._where}/error"
         return str(self._store.get(key).decode()) if self._store.check([key]) else ""
+
+
+def life() -> int:
+    """How often this rank was started; 1 also where nobody counts."""
+    return int(os.environ.get(LIFE, "1"))
 
 
 def rules_of_launcher() -> dict[str, Any]:
@@ -66,5 +71,4 @@ def tell_error(error: object) -> None:
 
 
 def _own_report() -> Report | None:
-    life = os.environ.get(LIFE)
-    return None if life is None else Report(joined_store(), int(os.environ["RANK"]), int(life))
+    return Report(joined_store(), int(os.environ["RANK"]), life()) if LIFE in os.environ else None

@@ -98,6 +98,8 @@ class Supervisor:
         if ending.error == "BelowQuorum":
             self._is_patient = True
             self._fail(ending, "too few ranks are left")
+        elif ending.error == "CannotRejoin":
+            self._fail(ending, "it cannot come back to this training")
         elif ending.error or ending.finished:
             self._lose(ending)
         elif self._has_begun and not any(other.lives and other.count("joined") for other in self._seats):

@@ -1,0 +1,43 @@
+"""What the integrations of training frameworks share. Knows none of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from inspect import signature
+from typing import Any
+
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from outpace.errors import CannotRejoin
+from outpace.job import supervised
+from outpace.optimizer import DistributedOptimizer
+
+_OURS = set(signature(DistributedOptimizer).parameters) - {"optimizer", "model"}
+
+
+def sort_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of `DistributedOptimizer`, and those of the framework."""
+    ours = {name: value for name, value in options.items() if name in _OURS}
+    return ours, {name: value for name, value in options.items() if name not in _OURS}
+
+
+def model_of(optimizer: Optimizer, modules: Iterable[Module]) -> Module | None:
+    """The module that has all that this optimizer trains; None if several have a part of it."""
+    trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    return next((module for module in modules if trained <= {id(p) for p in module.parameters()}), None)
+
+
+def missing(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
+    name = (error.name or extra).partition(".")[0]
+    return ModuleNotFoundError(f"{name} is not installed: pip install 'outpace[{extra}]'", name=name)
+
+
+def refuse_second_life(framework: str) -> None:
+    """Raises in a rank that `outpace run` has started again, which would wait for the others' group for ever."""
+    if supervised.life() > 1:
+        raise CannotRejoin(
+            f"this rank was started again, and {framework} keeps a process group of torch.distributed, which takes "
+            "nobody back. Start all ranks again from the last checkpoint (torchrun --max-restarts does), or train in "
+            "a loop of your own, where a rank can come back"
+        )

@@ -1,0 +1,108 @@
+"""Lightning's Trainer without waiting for the slowest rank: `Trainer(strategy="outpace")`.
+
+Lightning's own DDP strategy launches the ranks, injects samplers, broadcasts and reduces. What is done otherwise here:
+no model is wrapped, every optimizer is, and all ranks meet before weights are validated or saved.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from outpace.frameworks import missing, refuse_second_life, sort_options
+from outpace.optimizer import DistributedOptimizer
+
+try:
+    from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
+    from lightning.pytorch.utilities.model_helpers import is_overridden
+except ModuleNotFoundError as error:
+    raise missing("lightning", error) from None
+if TYPE_CHECKING:
+    import lightning.pytorch as pl
+
+
+class OutpaceStrategy(DDPStrategy):
+    """A strategy for `lightning.pytorch.Trainer`, also by name once this module is imported.
+
+        trainer = Trainer(strategy="outpace", devices=4)
+        trainer = Trainer(strategy=OutpaceStrategy(strategy="eager-majority", log_dir="runs/x"), devices=4)
+
+    Takes the options of `DistributedOptimizer`, and of Lightning's `DDPStrategy` those that are not DDP's own
+    (`start_method`, `timeout`, `process_group_backend`, ...). A `gradient_clip_val` of the Trainer becomes
+    `max_grad_norm`: as under DDP, it is the averaged gradient that is clipped.
+    """
+
+    optimizers: list[Any]
+
+    def __init__(self, **options: Any) -> None:
+        self._ours, lightnings = sort_options(options)
+        super().__init__(**lightnings)
+        if self._ddp_kwargs:
+            raise TypeError(f"OutpaceStrategy has no option {next(iter(self._ddp_kwargs))!r}: no model is put into DDP")
+        self._clipped: float | None = None  # the Trainer's gradient_clip_val, while it is ours
+
+    # -- beginning -----------------------------------------------------------------------------------------------------
+
+    def setup_environment(self) -> None:
+        refuse_second_life("Lightning")
+        super().setup_environment()
+
+    def configure_ddp(self) -> None:
+        """The model stays as it is."""
+
+    def setup_optimizers(self, trainer: pl.Trainer) -> None:
+        super().setup_optimizers(trainer)
+        options = self._ours | self._clipping(trainer)
+        wrapped = [DistributedOptimizer(each, model=self.model, **options) for each in self.optimizers]
+        for each in wrapped:
+            each.optimizer = each.inner  # type: ignore[attr-defined]  # where LearningRateMonitor looks for its name
+        self.optimizers = wrapped
+
+    def _clipping(self, trainer: pl.Trainer) -> dict[str, Any]:
+        """Lightning clips what a rank has computed, which under DDP is averaged already."""
+        module = self.lightning_module
+        is_lightnings = module.automatic_optimization and not is_overridden("configure_gradient_clipping", module)
+        if not is_lightnings or not trainer.gradient_clip_val or trainer.gradient_clip_algorithm not in (None, "norm"):
+            return {}
+        self._clipped, trainer.gradient_clip_val = trainer.gradient_clip_val, None
+        return {"max_grad_norm": self._clipped}
+
+    # -- all ranks meet ------------------------------------------------------------------------------------------------
+
+    def on_validation_start(self) -> None:
+        if not self.lightning_module.trainer.sanity_checking:
+            self._synchronize()
+
+    def lightning_module_state_dict(self) -> dict[str, Any]:
+        """For a checkpoint; the optimizers' states are asked for next. Waits for all ranks, unless training is over."""
+        self._synchronize()
+        return super().lightning_module_state_dict()  # type: ignore[no-any-return]
+
+    def _synchronize(self) -> None:
+        for optimizer in self._unfinished():
+            optimizer.synchronize()
+
+    # -- end -----------------------------------------------------------------------------------------------------------
+
+    def on_train_end(self) -> None:
+        for optimizer in self._unfinished():
+            optimizer.finish()
+
+    def on_exception(self, exception: BaseException) -> None:
+        super().on_exception(exception)
+        for optimizer in self._unfinished():
+            optimizer.__exit__(type(exception))
+
+    def teardown(self) -> None:
+        if self._clipped is not None:
+            self.lightning_module.trainer.gradient_clip_val, self._clipped = self._clipped, None
+        super().teardown()
+
+    def _unfinished(self) -> list[DistributedOptimizer]:
+        return [each for each in self.optimizers if isinstance(each, DistributedOptimizer) and not each.is_finished]
+
+    @classmethod
+    def register_strategies(cls, strategy_registry: Any) -> None:
+        strategy_registry.register("outpace", cls, description="does not wait for the slowest rank")
+
+
+OutpaceStrategy.register_strategies(StrategyRegistry)

@@ -1,0 +1,77 @@
+"""Trains with Lightning Fabric, in one of several ways. Arguments: what to do, a folder, and what that needs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from lightning.fabric import Fabric
+from torch.utils.data import DataLoader
+
+from outpace.fabric import OutpaceStrategy
+from tests.trainers.programs import task
+
+
+def train(fabric: Fabric, is_uneven: bool = False, checkpoint: str = "", kill: bool = False) -> dict[str, object]:
+    """An ordinary loop of Fabric's, with accumulation and clipping."""
+    net = task.network()
+    model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=0.02))
+    loader = fabric.setup_dataloaders(DataLoader(task.data(), batch_size=task.BATCH))
+    state = {"model": model, "optimizer": optimizer, "step": 0}
+    if checkpoint and Path(checkpoint).exists():
+        fabric.load(checkpoint, state)
+    losses = []
+    for index, (inputs, labels) in enumerate(loader):
+        if is_uneven:
+            task.be_slow(index)
+        if kill and index == 3 and fabric.global_rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        is_accumulating = index % 2 == 0
+        with fabric.no_backward_sync(model, enabled=is_accumulating):
+            loss = (model(inputs) - labels).square().mean()
+            fabric.backward(loss)
+        losses.append(loss.item())
+        if not is_accumulating:
+            optimizer.step()
+            optimizer.zero_grad()
+            state["step"] += 1
+        if index == 4 and checkpoint and not Path(checkpoint).exists():
+            fabric.save(checkpoint, state)
+    return {"losses": losses, "model": model, "steps": state["step"], "optimizer": optimizer}
+
+
+def made(strategy) -> Fabric:
+    fabric = Fabric(accelerator="cpu", devices=2, strategy=strategy)
+    fabric.launch()
+    return fabric
+
+
+def tell(folder: str, name: str, found: dict[str, object]) -> None:
+    counted = found["optimizer"].stats.steps if name != "ddp" else 0
+    facts = {"losses": found["losses"], "steps": found["steps"], "counted": counted}
+    task.tell(folder, name, weights=task.weights(found["model"]), **facts)
+
+
+def compare(folder: str) -> None:
+    """DDP, and ours at full quorum; then ours by name, saving and loading while the last rank lags."""
+    for name, strategy in (("ddp", "ddp"), ("outpace", OutpaceStrategy(strategy="allreduce"))):
+        found = train(made(strategy))
+        if name == "outpace":
+            found["optimizer"].finish()
+        tell(folder, name, found)
+    checkpoint = str(Path(folder, "fabric.ckpt"))
+    for name in ("saved", "resumed"):
+        found = train(made("outpace"), is_uneven=True, checkpoint=checkpoint)
+        found["optimizer"].finish()
+        tell(folder, name, found)
+
+
+def killed(folder: str) -> None:
+    train(made("outpace"), kill=True)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

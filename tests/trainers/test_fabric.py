@@ -1,0 +1,33 @@
+"""Fabric with `OutpaceStrategy`, against its own DDP."""
+
+import pytest
+import torch
+
+pytest.importorskip("lightning", reason="skipped: lightning is not installed")
+
+from tests.trainers.launching import finished, launch, same_on_all_ranks, told
+from tests.trainers.programs import task
+
+PROGRAM = "fabric_program"
+
+
+def test_full_quorum_trains_like_ddp_and_checkpoints_load_everywhere(tmp_path):
+    finished(launch("python", PROGRAM, "compare", tmp_path))  # Fabric launches the second rank itself
+    for ddp, ours in zip(told(tmp_path, "ddp"), told(tmp_path, "outpace"), strict=True):
+        assert ours["losses"] == pytest.approx(ddp["losses"], rel=1e-5)
+        assert ours["weights"] == pytest.approx(ddp["weights"], rel=1e-5, abs=1e-6)
+    same_on_all_ranks(tmp_path, "saved")
+    same_on_all_ranks(tmp_path, "resumed")
+    assert same_on_all_ranks(tmp_path, "resumed", "steps") == same_on_all_ranks(tmp_path, "saved", "steps") + 2
+    assert [ours["counted"] for ours in told(tmp_path, "outpace")] == [4, 4]
+    saved = torch.load(tmp_path / "fabric.ckpt", weights_only=True)
+    plain = task.network()
+    plain.load_state_dict(saved["model"])
+    torch.optim.AdamW(plain.parameters()).load_state_dict(saved["optimizer"])
+
+
+@pytest.mark.long
+def test_a_rank_that_is_killed_cannot_come_back_and_says_why(tmp_path):
+    done = launch("outpace", PROGRAM, "killed", tmp_path)
+    assert done.returncode == 1
+    assert "CannotRejoin: this rank was started again, and Fabric keeps a process group" in done.stderr
