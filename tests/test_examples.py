@@ -55,3 +55,13 @@ def test_checkpoint_goes_on_where_it_was_killed(tmp_path):
     out = torchrun("checkpoint.py", "--folder", str(folder), "--steps", "100").splitlines()
     assert out == ["goes on from step-40", *expected[2:]]
     assert out[-1].startswith("weights")
+
+
+def test_text_of_unequal_length_is_drawn_from_one_pool_and_learned():
+    out = torchrun("text.py", "--epochs", "3", "--slow-ms", "20")
+    lines = [line.split() for line in out.splitlines() if line.startswith("epoch")]
+    batches = {epoch: sum(int(line[4]) for line in lines if line[1] == f"{epoch},") for epoch in range(3)}
+    first, last = ([float(line[-1]) for line in lines if line[1] == f"{epoch},"] for epoch in (0, 2))
+    assert len(lines) == 6
+    assert all(120 <= count <= 160 for count in batches.values())
+    assert max(last) < min(first) / 2

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, DistributedSampler, IterableDataset, TensorDataset
 
 import outpace
-from outpace.data import SharedBatchSampler, SharedSampler, SpeedShares
+from outpace.data import SharedBatchSampler, SharedSampler, SharedStream, SpeedShares
 from outpace.errors import InvalidRules, OutpaceError
 
 DATA = TensorDataset(torch.arange(50))
@@ -260,3 +260,32 @@ def drawn() -> int:
         made += 1
     optimizer.finish()
     return made
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
+
+
+def read_stream() -> list[tuple[int, int]]:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-majority")
+    stream = SharedStream(lambda epoch: ((epoch, n) for n in range(50)), 4)
+    found = []
+    for _ in range(2):
+        for batch in DataLoader(stream, batch_size=None):
+            found += batch
+            weight.grad = torch.ones(1)
+            optimizer.step()
+    optimizer.finish()
+    return [(int(epoch), int(number)) for epoch, number in found]
+
+
+def test_a_stream_is_read_by_all_and_each_of_its_batches_computed_once():
+    found = outpace.simulate(read_stream, ranks=3, compute_ms=10, imbalance="slow:k=1,factor=4")
+    together = sorted(sample for rank in found.results for sample in rank)
+    assert together == [(epoch, number) for epoch in range(2) for number in range(50)]
+
+
+def test_a_stream_in_a_worker_is_refused(optimizer):
+    stream = SharedStream(lambda epoch: range(10), 4, optimizer=optimizer)
+    with pytest.raises(OutpaceError, match="num_workers=0"):
+        list(DataLoader(stream, batch_size=None, num_workers=1, multiprocessing_context="fork"))

@@ -2,5 +2,6 @@
 
 from outpace.data.balanced import LengthBalancedBatches
 from outpace.data.shared import SharedBatchSampler, SharedSampler, SpeedShares
+from outpace.data.stream import SharedStream
 
-__all__ = ["LengthBalancedBatches", "SharedBatchSampler", "SharedSampler", "SpeedShares"]
+__all__ = ["LengthBalancedBatches", "SharedBatchSampler", "SharedSampler", "SharedStream", "SpeedShares"]

@@ -88,6 +88,11 @@ class FromPool(Sampler[Item]):
                 yield from items
         self._check_same(source)
 
+    def end(self) -> None:
+        """There was nothing behind what was drawn last: this pass is over, and none of it is given back."""
+        if self._course is not None:
+            self._course.is_over = True
+
     def state_dict(self) -> dict[str, Any]:
         """What is left of this epoch, for all ranks together: any one's will do, for any number of ranks.
 
