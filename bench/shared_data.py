@@ -2,7 +2,7 @@
 
 Computing is emulated by sleeping, so that it does not compete for this machine's cores. Beside it, what a draw costs.
 
-    python -m bench.shared_data [--base-ms 200] [--batches 100]
+    python -m bench.shared_data [--base-ms 200] [--batches 100] [--shared-only] [--strategies ...]
 """
 
 from __future__ import annotations
@@ -67,6 +67,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--base-ms", type=float, default=200.0)
     parser.add_argument("--batches", type=int, default=100, help="of a rank, in the mean")
+    parser.add_argument("--shared-only", action="store_true", help="without DistributedSampler beside it")
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     arguments = parser.parse_args()
     for ranks in (1, 2, 4):
         found = outpace.spawn(draw_cost, ranks)
@@ -77,8 +79,8 @@ def main() -> None:
     for ranks, factor in CASES:
         step_s = [base_s] * (ranks - 1) + [factor * base_s]
         ideal_s = arguments.batches * ranks / sum(1 / each for each in step_s)
-        for strategy in STRATEGIES:
-            for shared in (False, True):
+        for strategy in arguments.strategies:
+            for shared in (True,) if arguments.shared_only else (False, True):
                 found = outpace.spawn(epoch, ranks, (strategy, shared, arguments.batches, step_s))
                 ratio = max(seconds for seconds, _ in found) / ideal_s
                 name = "SharedBatchSampler" if shared else "DistributedSampler"

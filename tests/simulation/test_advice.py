@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance import imbalance
 from outpace.observe.schema import Step
 from outpace.observe.trace import RankTrace, Trace
-from outpace.simulation import BASELINE, DATA, SHARED, SPLIT, Scenario, Timing, simulate_timing
+from outpace.simulation import BALANCED, BASELINE, SHARED, SPLIT, Scenario, Timing, simulate_timing
 from outpace.simulation.advice import STAY, Advice, advise, possible, present_of
 
 NS = 10**9
@@ -136,7 +137,7 @@ def test_what_is_said_to_be_the_most_that_is_gained_is_in_the_table() -> None:
     assert f"{lossy.strategy}, {advice.standing.speedup(lossy):.2f}x as fast, would drop" in advice.reasons[0]
 
 
-@pytest.mark.parametrize("data", DATA)
+@pytest.mark.parametrize("data", [SPLIT, SHARED])
 def test_where_every_strategy_drops_too_much_ddp_stays(data: str) -> None:
     def dropping(name: str, scenario: Scenario) -> Timing:
         run = simulate_timing(BASELINE if name == BASELINE else "eager-solo:late=drop,grace=0", scenario)
@@ -145,6 +146,41 @@ def test_where_every_strategy_drops_too_much_ddp_stays(data: str) -> None:
     advice = advise(ddp_trace("lognormal:mean_ms=40,sd_ms=80"), data, dropping)
     assert advice.recommended == STAY
     assert "no strategy gains more than 0% on it here" in advice.reasons[0]
+
+
+def with_lengths(trace: Trace) -> Trace:
+    """Each step has as many tokens as it took milliseconds."""
+
+    def with_tokens(rank: RankTrace) -> RankTrace:
+        return replace(rank, steps=tuple(msgspec.structs.replace(s, samples=s.compute_s * 1e3) for s in rank.steps))
+
+    return replace(trace, ranks={number: with_tokens(rank) for number, rank in trace.ranks.items()})
+
+
+def test_what_to_do_first_about_balanced_ranks_lengths_and_a_slow_rank() -> None:
+    balanced = advise(with_lengths(ddp_trace("normal:sd_ms=0.5")))
+    assert (balanced.first, balanced.data) == (STAY, SPLIT)
+    lengths = advise(with_lengths(ddp_trace("lognormal:mean_ms=40,sd_ms=80", steps=300)))
+    assert lengths.first.startswith("balance the batches first")
+    assert lengths.data == BALANCED
+    now = present_of(ddp_trace("lognormal:mean_ms=40,sd_ms=80", steps=300))
+    assert lengths.gain == pytest.approx(now.step_s / (now.compute_s + COMMUNICATION_S), rel=0.1)
+    slow = advise(with_lengths(ddp_trace("slow:k=1,factor=2.5", ranks=4)))
+    assert slow.first == "share the data: outpace.data.SharedSampler, with eager:quorum=0.75"
+    assert slow.gain == pytest.approx((3 + 1 / 2.5) / 4 * 2.5, rel=0.1)
+
+
+def test_where_lengths_are_not_known_nobody_is_told_to_balance_them() -> None:
+    advice = advise(ddp_trace("lognormal:mean_ms=40,sd_ms=80"))
+    assert "balance" not in advice.first
+
+
+def test_one_pool_is_seen_from_the_numbers_of_steps() -> None:
+    trace = trace_of([[20.0] * 120, [20.0] * 120, [60.0] * 120])
+    assert advise(trace).standing.scenario.data == SPLIT
+    fewer = replace(trace.ranks[2], steps=trace.ranks[2].steps[:40])
+    shared = advise(replace(trace, ranks={**trace.ranks, 2: fewer}))
+    assert shared.standing.scenario.data == SHARED
 
 
 def test_a_rank_that_is_slow_at_every_step_is_told_from_one_that_is_slow_at_some() -> None:

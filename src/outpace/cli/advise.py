@@ -17,14 +17,15 @@ from outpace.cli.trace import ms
 from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
 from outpace.simulation import Scenario, Timing, simulate_timing
-from outpace.simulation.advice import COMPARED, STAY, Advice, advise, possible, replayed
+from outpace.simulation.advice import COMPARED, STAY, Advice, advise, data_of, possible, replayed
 from outpace.simulation.scenario import SHARED
 from outpace.version import __version__
 
 DESCRIPTION = """
 Reads what a run recorded, says how much of its time its ranks waited for each other, and replays their computing in
-simulated time under each strategy. Ends with one recommendation and its reasons, which may be to change nothing. Unless
-you say --data shared, each rank has its own part of the data, and what one pool for all would gain is shown beside it.
+simulated time under each strategy, and with data that are shared or cut into batches of equal cost. Ends with one
+recommendation and its reasons, which may be to change nothing. Whether ranks had data of their own or one pool is seen
+from their numbers of steps, unless you say --data; whether lengths make steps slow, from step(samples=tokens).
 A run is recorded by outpace.record(optimizer, "runs/x") in a loop with torch's DDP, or by DistributedOptimizer(...,
 log_dir="runs/x").
 """
@@ -34,24 +35,27 @@ def add(commands: Any) -> None:
     about = "what a recorded run loses to waiting, and what would help"
     parser = commands.add_parser("advise", help=about, description=paragraph(DESCRIPTION))
     parser.add_argument("path", metavar="TRACE", help="directory of the recording, or one rank's file")
-    add_data(parser)
+    add_data(parser, None)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of words")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     trace = read_trace(arguments.path)
-    scenario = replayed(trace, arguments.data)
-    runs = [(name, data) for data in dict.fromkeys((arguments.data, SHARED)) for name in COMPARED]
-    titles = [name if data == arguments.data else f"{name}, data {data}" for name, data in runs]
+    own = arguments.data or data_of(trace)
+    scenario = replayed(trace, own)
+    runs = [(name, data) for data in dict.fromkeys((own, SHARED)) for name in COMPARED]
+    titles = [name if data == own else f"{name}, data {data}" for name, data in runs]
     with watcher(titles, scenario.ranks * scenario.steps) as watch:
 
         def shown(name: str, replay: Scenario) -> Timing:
+            if (name, replay.data) not in runs:  # batches of equal cost, where lengths explain who is slow
+                return simulate_timing(name, replay)
             with watch.follow(runs.index((name, replay.data))) as show:
                 show(0, "replaying")
                 return simulate_timing(name, replay, lambda done: show(done, ""))
 
-        advice = advise(trace, arguments.data, shown)
+        advice = advise(trace, own, shown)
     if arguments.json:
         print(json.dumps(to_json(arguments.path, trace, advice), indent=2))
     else:
@@ -67,6 +71,9 @@ def to_json(path: str, trace: Trace, advice: Advice) -> dict[str, Any]:
         "ranks_recorded": len(trace.ranks),
         "recorded_strategy": trace.strategy,
         "recommended": None if advice.recommended == STAY else advice.recommended,
+        "first": None if advice.first == STAY else advice.first,
+        "recommended_data": advice.data,
+        "gain": advice.gain,
         "reasons": list(advice.reasons),
         "now": {**asdict(advice.present), "waiting_share": advice.present.waiting_share},
         "data": advice.standing.scenario.data,
@@ -89,8 +96,11 @@ def print_report(trace: Trace, advice: Advice) -> None:
     for words in advice.skipped:
         console.print(f"left out: {words}", style="yellow", soft_wrap=True)
     console.print()
-    stays = advice.recommended == STAY
-    console.print(f"Recommendation: {advice.recommended}", style="bold" if stays else "bold green")
+    gain = (
+        "" if advice.first in (STAY, advice.recommended) else f": {advice.gain:.2f}x as fast as waiting for all is now"
+    )
+    style = "bold" if advice.first == STAY else "bold green"
+    console.print(f"Recommendation: {advice.first}{gain}", style=style)
     console.print(_list(advice.reasons))
 
 

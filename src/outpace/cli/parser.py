@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from outpace.simulation.scenario import DATA, SHARED, SPLIT
+from outpace.simulation.scenario import BALANCED, BOTH, DATA, SHARED, SPLIT
 
 Tables = Mapping[str, Iterable[tuple[str, str]]]  #: by title: names with a line about each
 
@@ -100,10 +100,12 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
     return size
 
 
-def add_data(parser: argparse.ArgumentParser) -> None:
+def add_data(parser: argparse.ArgumentParser, usual: str | None = SPLIT) -> None:
     split = f"{SPLIT}: every rank makes as many steps, as with DistributedSampler, and the slowest ends the run"
     shared = f"{SHARED}: one pool, of which whoever is free takes the next"
-    parser.add_argument("--data", choices=DATA, default=SPLIT, help=f"{split}; {shared} (%(default)s)")
+    balanced = f"{BALANCED}: split in batches of equal cost; {BOTH}: one pool of such batches"
+    unless = usual or "what the recording shows"
+    parser.add_argument("--data", choices=DATA, default=usual, help=f"{split}; {shared}; {balanced} ({unless})")
 
 
 def paragraph(text: str, first: str = "", others: str = "") -> str:

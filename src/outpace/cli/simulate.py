@@ -250,6 +250,7 @@ def _notes(comparison: Comparison) -> dict[str, str]:
         "made its own (--data shared: one pool for all)"
         if s.is_split
         else f"{s.ranks * s.steps:,} in one pool: whoever is free takes the next; measured until the last one begins",
+        **({"batches": "of equal cost: each step of a rank takes its mean"} if s.is_balanced else {}),
         "network": f"a round of all ranks takes {'at least ' if s.links.has_store(s.ranks) else ''}"
         f"{figure(full_round_s(s) * 1000)} ms, for {s.payload_mb:g} MB on {counted(s.links.hosts(s.ranks), 'host')}",
         **({"store": _about_load(comparison)} if s.links.has_store(s.ranks) else {}),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from statistics import fmean, median, median_low
+from statistics import correlation, fmean, median, median_low
 from typing import NamedTuple
 
 from outpace.observe.schema import Step, Tally, TracedRound
@@ -19,6 +19,7 @@ AnyTally = Tally | members.Tally  #: as it was recorded, or as the ledger has it
 
 WARM_UP_STEPS = 2  #: the first uses memory and kernels for the first time; at the second, DDP's ranks meet in `forward`
 SHORT = 4  #: of no more steps than this, all are taken
+UNEVEN = 1.1  #: as many more steps of one rank than of another are no accident
 
 
 # -- contributions ----------------------------------------------------------------------------------------------------
@@ -141,3 +142,33 @@ def slowest_over_mean(trace: Trace) -> float:
     computing = ([step.compute_s for step in steps] for steps in aligned(trace))
     ratios = [max(seconds) / fmean(seconds) if any(seconds) else 1.0 for seconds in computing]
     return fmean(ratios) if ratios else 1.0
+
+
+def explained_by_samples(trace: Trace) -> float | None:
+    """How closely a step's computing follows its number of samples or tokens, within each rank: the correlation.
+
+    None if they were not recorded, or do not differ.
+    """
+    pairs = []
+    for rank in trace.ranks.values():
+        steps = [step for step in steady(rank) if step.samples is not None]
+        if len(steps) > SHORT:
+            mean_samples, mean_s = fmean(step.samples or 0.0 for step in steps), fmean(s.compute_s for s in steps)
+            pairs += [((step.samples or 0.0) - mean_samples, step.compute_s - mean_s) for step in steps]
+    samples, seconds = [sample for sample, _ in pairs], [second for _, second in pairs]
+    if not any(samples) or not any(seconds):
+        return None
+    return correlation(samples, seconds)
+
+
+def data_is_shared(trace: Trace) -> bool:
+    """Whether ranks took their work from one pool: then the slower ones have made fewer steps."""
+    counts = {rank.rank: len(rank.steps) for rank in trace.ranks.values()}
+    most, least = max(counts.values()), min(counts.values())
+    if most - least <= 2 or most < UNEVEN * least:
+        return False
+    computing = compute_s(trace)
+    ranks = sorted(counts)
+    if len({computing[rank] for rank in ranks}) < 2:
+        return False
+    return correlation([float(counts[rank]) for rank in ranks], [computing[rank] for rank in ranks]) < 0

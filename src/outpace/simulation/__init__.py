@@ -1,6 +1,6 @@
 """Simulation: scenarios, and running strategies through them in simulated time."""
 
-from outpace.simulation.scenario import DATA, SHARED, SPLIT, Scenario
+from outpace.simulation.scenario import BALANCED, BOTH, DATA, SHARED, SPLIT, Scenario
 from outpace.simulation.timing import (
     BASELINE,
     Standing,
@@ -13,7 +13,9 @@ from outpace.simulation.timing import (
 from outpace.simulation.training import LossPoint, ScorePoint, Training, simulate_training
 
 __all__ = [
+    "BALANCED",
     "BASELINE",
+    "BOTH",
     "DATA",
     "SHARED",
     "SPLIT",

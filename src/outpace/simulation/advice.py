@@ -11,9 +11,19 @@ from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance.recorded import Replay
-from outpace.observe.figures import apply_s, communication_s, compute_s, slow_share, slowest_rank, steady, waiting_s
+from outpace.observe.figures import (
+    apply_s,
+    communication_s,
+    compute_s,
+    data_is_shared,
+    explained_by_samples,
+    slow_share,
+    slowest_rank,
+    steady,
+    waiting_s,
+)
 from outpace.observe.trace import Trace
-from outpace.simulation.scenario import SHARED, SPLIT, Scenario
+from outpace.simulation.scenario import BALANCED, BOTH, SHARED, SPLIT, Scenario
 from outpace.simulation.timing import BASELINE, Standing, Timing, full_round_s, simulate_timing
 
 #: The baseline, and what could take its place, from the least stale to the most.
@@ -27,6 +37,7 @@ SLOWER = 1.2  #: a rank that computes so much longer than the median is named
 ALWAYS = 0.9  #: of the steps: a rank that is so often slower is slow step after step
 FAIR = 0.5  #: a rank that has less than this of its fair share is hardly heard
 MOST_STEPS = 100_000  #: simulated at most in one run, over all ranks: a few seconds
+EXPLAINED = 0.7  #: a correlation above this: it is the data that make steps take longer or shorter
 SHORT = 100  #: steps of a rank below which a trace says little
 
 
@@ -56,11 +67,17 @@ class Advice:
     present: Present
     standing: Standing  #: of the strategies, the baseline first, when the trace is replayed
     shared: Standing  #: the same if the ranks took their work from one pool, which is another thing only if it is split
+    first: str  #: what to do first, in words: about the data, or to take what is recommended
+    data: str  #: how data are divided then
+    gain: float  #: the speed-up of that over waiting for all as it is now
     skipped: tuple[str, ...]  #: what of the trace was not used, in words
 
 
-def advise(trace: Trace, data: str = SPLIT, simulate: Callable[[str, Scenario], Timing] = simulate_timing) -> Advice:
-    """What to do about the imbalance that a trace shows, for ranks whose data are split or shared (see `Scenario`).
+def advise(
+    trace: Trace, data: str | None = None, simulate: Callable[[str, Scenario], Timing] = simulate_timing
+) -> Advice:
+    """What to do about the imbalance that a trace shows, for ranks whose data are split or shared (see `Scenario`): as
+    the trace shows unless told.
 
     Blocks for a few seconds; `simulate` runs one strategy.
     """
@@ -68,12 +85,47 @@ def advise(trace: Trace, data: str = SPLIT, simulate: Callable[[str, Scenario], 
     def replay(scenario: Scenario) -> Standing:
         return Standing(scenario, [simulate(name, scenario) for name in COMPARED])
 
-    scenario, present = replayed(trace, data), present_of(trace)
+    scenario, present = replayed(trace, data or data_of(trace)), present_of(trace)
     standing = replay(scenario)
-    shared = replay(replace(scenario, data=SHARED)) if scenario.is_split else standing
+    shared = replay(replace(scenario, data=SHARED)) if scenario.data == SPLIT else standing
+    explained = explained_by_samples(trace) or 0.0
+    others = {SHARED: shared} if scenario.data == SPLIT else {}
+    if explained >= EXPLAINED:
+        equal = [BALANCED, BOTH] if scenario.data == SPLIT else [BOTH] if scenario.data == SHARED else []
+        others = {**{name: replay(replace(scenario, data=name)) for name in equal}, **others}
     chosen = _chosen(standing)
+    recommended = chosen.strategy if chosen else STAY
+    first, data, gain = _first(standing, others, recommended)
     reasons = tuple(_reasons(trace, present, standing, shared))
-    return Advice(chosen.strategy if chosen else STAY, reasons, present, standing, shared, trace.skipped)
+    return Advice(recommended, reasons, present, standing, shared, first, data, gain, trace.skipped)
+
+
+def data_of(trace: Trace) -> str:
+    """How the recorded ranks divided their data."""
+    return SHARED if data_is_shared(trace) else SPLIT
+
+
+def _first(standing: Standing, others: dict[str, Standing], recommended: str) -> tuple[str, str, float]:
+    """What to do first, how data are divided then, and the speed-up: the least that comes close to the best."""
+    now = standing.runs[0].throughput
+    best = {name: _chosen(other) or other.runs[0] for name, other in others.items()}
+    own = _chosen(standing) or standing.runs[0]
+    gains = {standing.scenario.data: own.throughput / now, **{name: run.throughput / now for name, run in best.items()}}
+    if BALANCED in best:  # alone: with the strategy that waits for all
+        gains[BALANCED] = others[BALANCED].runs[0].throughput / now
+    most = max(gains.values())
+    order = [name for name in (BALANCED, standing.scenario.data, SHARED, BOTH) if name in gains]
+    data = next((name for name in order if gains[name] >= max(WORTH_IT, CLOSE * most)), standing.scenario.data)
+    words = {
+        BALANCED: "balance the batches first: outpace.data.LengthBalancedBatches, with the strategy that you have",
+        SHARED: f"share the data: outpace.data.SharedSampler, with {_name(best.get(SHARED))}",
+        BOTH: f"balance the batches and share them: outpace.data.LengthBalancedBatches, with {_name(best.get(BOTH))}",
+    }
+    return recommended if data == standing.scenario.data else words[data], data, gains[data]
+
+
+def _name(run: Timing | None) -> str:
+    return "" if run is None else run.strategy
 
 
 def present_of(trace: Trace) -> Present:
@@ -89,7 +141,7 @@ def present_of(trace: Trace) -> Present:
     )
 
 
-def replayed(trace: Trace, data: str = SPLIT) -> Scenario:
+def replayed(trace: Trace, data: str) -> Scenario:
     """The recorded ranks as a scenario. Raises `TraceInvalid` where there is nothing to replay."""
     if trace.world < 2:
         raise TraceInvalid("this trace is of a single rank, which waits for nobody: record a run of two or more")

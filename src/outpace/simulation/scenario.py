@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import fmean
 
 from outpace.engines.virtual.log import Speed
 from outpace.engines.virtual.network import Network, network
@@ -14,7 +15,8 @@ from outpace.imbalance import Imbalance, imbalance
 from outpace.spec import is_number, is_whole
 
 MOST_RANKS, MOST_STEPS = 65_536, 10**9  #: a step takes some 30 microseconds
-SPLIT, SHARED = DATA = ("split", "shared")  #: how work is divided
+SPLIT, SHARED, BALANCED, BOTH = DATA = ("split", "shared", "balanced", "both")  #: how work is divided
+MEASURED = 256  #: steps of a rank that its mean is taken of
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Scenario:
     steps: of each rank, on average.
     data: "split" gives every rank exactly so many steps, as DistributedSampler does: a run lasts until the slowest has
         made its own. "shared" is one pool of `ranks * steps`, of which whoever is free takes the next: a slow rank
-        makes fewer.
+        makes fewer. "balanced" is split, with batches of equal cost: all steps of a rank take as long as they do in the
+        mean, if it is the data that make them differ. "both" is one pool of such batches.
     compute_ms: what a step takes undisturbed; `imbalance` says what happens to it.
     microbatches: of each step, for strategies that may end a round between two of them.
     payload_mb: size of the gradients. network: a name with options, or an object. apply_ms: the optimizer's step.
@@ -56,14 +59,22 @@ class Scenario:
             if not (is_number(value) and 0 <= value < math.inf):
                 raise InvalidRules(f"{name}={value!r} must be a number, 0 or more")
         if self.data not in DATA:
-            raise InvalidRules(f"data={self.data!r} must be {SPLIT} (each rank has its own) or {SHARED} (one pool)")
+            raise InvalidRules(
+                f"data={self.data!r} must be {SPLIT} (each rank has its own), {SHARED} (one pool), {BALANCED} (batches "
+                f"of equal cost) or {BOTH}"
+            )
         self.links.hosts(self.ranks)  # a network or an imbalance that does not fit this world says so
         self.compute_ns(0)(0)
 
     @property
     def is_split(self) -> bool:
         """Whether every rank has work of its own, as much as any other."""
-        return self.data == SPLIT
+        return self.data in (SPLIT, BALANCED)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether batches cost the same."""
+        return self.data in (BALANCED, BOTH)
 
     @cached_property
     def links(self) -> Network:
@@ -79,7 +90,17 @@ class Scenario:
 
     def compute_ns(self, rank: int) -> Callable[[int], int]:
         model, world, base_s = self.model, self.ranks, self.compute_ms / 1e3
-        return lambda step: round(model.compute_s(rank, world, step, base_s) * 1e9)
+        if not self.is_balanced:
+            return lambda step: round(model.compute_s(rank, world, step, base_s) * 1e9)
+        if rank not in self._means_ns:
+            steps = range(min(self.steps, MEASURED))
+            self._means_ns[rank] = round(fmean(model.compute_s(rank, world, step, base_s) for step in steps) * 1e9)
+        mean_ns = self._means_ns[rank]
+        return lambda step: mean_ns
+
+    @cached_property
+    def _means_ns(self) -> dict[int, int]:
+        return {}
 
     def pace(self, rank: int) -> Speed:
         return Speed(self.compute_ns(rank), round(self.apply_ms * 1e6))
