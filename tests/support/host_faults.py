@@ -83,9 +83,10 @@ class Driver:
 
 
 def agents_of(ranks: Sequence[int]) -> list[int]:
-    """The agent of these ranks' host, and the one that would follow it: children of one of them, and grandchildren."""
+    """The agent of these ranks' host, and the one that would follow it."""
     parents = {int(pid): parent_of(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()}
-    agents = [pid for pid, parent in parents.items() if parent in ranks and is_agent(pid)]
+    nurseries = [pid for pid, parent in parents.items() if parent in ranks and name_of(pid) == "outpace-nursery"]
+    agents = [pid for pid, parent in parents.items() if parent in nurseries and name_of(pid) == "outpace-agent"]
     return agents + [pid for pid, parent in parents.items() if parent in agents]
 
 
@@ -96,8 +97,8 @@ def parent_of(pid: int) -> int:
         return 0
 
 
-def is_agent(pid: int) -> bool:
+def name_of(pid: int) -> str:
     try:
-        return b"outpace.engines.cluster" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return Path(f"/proc/{pid}/comm").read_text().strip()
     except OSError:
-        return False
+        return ""

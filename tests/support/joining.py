@@ -10,6 +10,7 @@ import torch
 
 import outpace
 from outpace.engines.arena.log import RECORD_BYTES
+from outpace.engines.cluster import nursery
 from outpace.engines.cluster.sealing import seal
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.engines.cluster.store_log import _HEAD, MOST_RECORDS
@@ -32,7 +33,8 @@ def train() -> str:
 
 
 def train_without_pickles() -> str:
-    """The agents see to it themselves: they find the same directory."""
+    """The agents see to it themselves: they come from new interpreters, which find the same directory."""
+    nursery.nursery = nursery.Nursery()
     runpy.run_path(str(Path(__file__).with_name("no_pickles") / "sitecustomize.py"))["refuse"]()
     return train()
 

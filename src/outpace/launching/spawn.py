@@ -19,14 +19,15 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from outpace.errors import OutpaceError, RankFailed
-from outpace.job.environment import environment_of
+from outpace.job.environment import HOST, environment_of
 from outpace.job.store import open_store
 from outpace.launching.leash import die_with_parent
 from outpace.launching.signals import cause, defer_sigint
 
 log = logging.getLogger("outpace")
 
-_STARTED = b""  #: what a rank sends before it calls the function
+_STARTED, _STARTED_COLD = b"", b"cold"  #: what a rank sends before it calls the function
+_PRELOADED = "outpace.launching.preload"
 _GUARD = 'if __name__ == "__main__":'
 
 
@@ -53,14 +54,15 @@ def spawn(
     if not isinstance(hosts, int) or not 1 <= hosts <= ranks:
         raise OutpaceError(f"spawn(ranks={ranks}, hosts={hosts!r}): every host needs at least one rank")
     context = _context(fn)
-    threads = _threads_after_fork(env) if context.get_start_method() == "fork" else {}
+    is_from_server = context.get_start_method() == "forkserver"
+    threads = {} if is_from_server else _threads_after_fork(env)
     store = open_store()
     children: list[_Child] = []
     try:
         for rank in range(ranks):
             environment = environment_of(rank, ranks, store.port, hosts) | (env or {}) | threads
             children.append(_start(context, fn, args, rank, environment))
-        return _gather(children)
+        return _gather(children, is_from_server)
     finally:
         _end(children)
         del store  # kept until now: the ranks meet through it, and none of them owns it
@@ -79,7 +81,7 @@ def _context(fn: Callable[..., Any]) -> Any:
     if is_piped or (script is None and fn.__module__ == "__main__"):
         return multiprocessing.get_context("fork")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["outpace.launching.preload"])
+    context.set_forkserver_preload([_PRELOADED])
     resource_tracker.ensure_running()  # first: starting it would lift the block
     with defer_sigint():  # the server inherits that, so that Ctrl-C while it imports torch reaches the caller alone
         forkserver.ensure_running()
@@ -112,11 +114,15 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller handles Ctrl-C and ends us
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.update(environment)
-    pipe.send_bytes(_STARTED)
+    is_warm = _PRELOADED in sys.modules
+    pipe.send_bytes(_STARTED if is_warm else _STARTED_COLD)
     import torch
 
     from outpace import lifetimes
+    from outpace.engines.cluster import nursery
 
+    if is_warm and HOST in environment and environment["LOCAL_RANK"] == "0":
+        nursery.nursery.fork()  # nothing runs here yet
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     try:
@@ -129,16 +135,18 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     pipe.close()
 
 
-def _gather(children: list[_Child]) -> list[Any]:
+def _gather(children: list[_Child], is_from_server: bool) -> list[Any]:
     results: list[Any] = [None] * len(children)
+    is_cold = False
     killed: list[str] = []
     running = list(children)
     while running:
         ready = wait([end for child in running for end in (child.pipe, child.process.sentinel)])
         for child in [c for c in running if c.pipe in ready or c.process.sentinel in ready]:
             answer = _answer(child)
-            if answer == _STARTED:
+            if answer in (_STARTED, _STARTED_COLD):
                 child.has_started = True
+                is_cold = is_cold or answer == _STARTED_COLD
                 continue
             running.remove(child)
             if answer is None:
@@ -152,6 +160,13 @@ def _gather(children: list[_Child]) -> list[Any]:
                 before = f" (before that, {'; '.join(killed)})" if killed else ""
                 raise RankFailed(f"rank {child.rank} raised{before}: {value}", child.rank)
             results[child.rank] = value
+    if is_cold and is_from_server:
+        log.warning(
+            "this program had started multiprocessing's fork server before it called outpace.spawn, so that each rank "
+            "had to import torch by itself, which takes seconds. Call outpace.spawn first, or put "
+            'multiprocessing.set_forkserver_preload(["%s"]) before whatever starts the server',
+            _PRELOADED,
+        )
     if len(killed) == len(children):
         raise RankFailed(f"no rank finished: {'; '.join(killed)}", children[0].rank)
     return results

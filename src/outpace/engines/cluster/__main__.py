@@ -1,6 +1,11 @@
-"""`python -m outpace.engines.cluster`: a host's agent, as its ranks start it."""
+"""`python -m outpace.engines.cluster SOCKET RANK`: where a rank's agents come from, as the rank starts it."""
 
-from outpace.engines.cluster.agent import main
+import socket
+import sys
+
+from outpace.engines.cluster.agent import live
+from outpace.engines.cluster.nursery import serve
 
 if __name__ == "__main__":
-    main()
+    connection, rank = map(int, sys.argv[1:])
+    serve(socket.socket(fileno=connection), rank, live)

@@ -12,7 +12,6 @@ It ends when no rank of its host is left. If it is killed, one that it forked go
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import queue
@@ -21,6 +20,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
@@ -323,15 +323,15 @@ def store_lost(host: int, why: str) -> str:
     )
 
 
-def main() -> None:
-    """Its `LaunchSpec` comes through standard input.
+def live(given: dict[str, Any]) -> None:
+    """An agent's life, in a process of its own. What it is given is a `LaunchSpec`.
 
-    Before it does anything else, an agent forks another one that waits for its death: that costs no import of torch,
-    and the host is without an agent for no longer than it takes to get a lock.
+    Before it does anything else, an agent forks another one that waits for its death: so the host is without an agent
+    for no longer than it takes to get a lock, also when its ranks are stopped.
     """
     make_room()
     torch.set_num_threads(max(1, min(4, cores() // 2)))
-    spec = LaunchSpec(**json.loads(sys.stdin.buffer.read()))
+    spec = LaunchSpec(**given)
     layout, life = ArenaLayout(**spec.layout), Life(spec.fds[2])
     if not life.take(layout.world):
         return  # another one was quicker

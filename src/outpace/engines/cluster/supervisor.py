@@ -1,20 +1,19 @@
 """A rank's supervision of its host's agent: starts one when there is none, and tells it what it needs to know.
 
 Whoever notices first starts one; the kernel's lock decides who that is. An agent that is merely stopped is left alone:
-it will go on, and until then nothing can be lost. The launch spec is plain values, as JSON through a pipe: nothing is
-unpickled.
+it will go on, and until then nothing can be lost.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
+import signal
 import time
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from outpace.engines.arena.kernel import Life
+from outpace.engines.cluster import nursery
 from outpace.engines.cluster.shared_page import RUNNING, SharedPage
 from outpace.errors import OutpaceError, TimedOut
 
@@ -50,7 +49,6 @@ class AgentSupervisor:
         self._agent, self._start = world, world + 1  # whose lives: the agent's, and of who is starting one
         self._looked = 0.0
         self._starts: list[float] = []
-        self._children: list[subprocess.Popen[bytes]] = []
 
     def look(self) -> None:
         """Raises if the agent has given up, and starts another one if it is gone. Costs little when called often."""
@@ -59,8 +57,6 @@ class AgentSupervisor:
         if now - self._looked < _LOOK_S:
             return
         self._looked = now
-        for child in self._children:
-            child.poll()  # no zombies
         if not self._life.lives(self._agent) and self._life.take(self._start):
             try:
                 if not self._life.lives(self._agent):
@@ -77,28 +73,17 @@ class AgentSupervisor:
                 "is on its standard error, above"
             )
         self._page.status = RUNNING  # whatever became of the last one
-        command = [sys.executable, "-m", "outpace.engines.cluster"]
-        env = {"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ, **self._env}
-        child = subprocess.Popen(
-            command,
-            env=env,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            pass_fds=self._spec.fds,
-            start_new_session=True,
-        )
-        self._children.append(child)
-        assert child.stdin is not None
+        birth = nursery.nursery.bear(self._spec._asdict(), self._spec.fds, {**os.environ, **self._env})
         try:
-            child.stdin.write(json.dumps(self._spec._asdict()).encode())
-            child.stdin.close()
-        except BrokenPipeError:
-            return  # it ended at once; the next look sees that
-        while child.poll() is None and not self._life.lives(self._agent):
-            if time.monotonic() - now > self._spec.timeout_s:
-                child.kill()
-                raise TimedOut(
-                    f"{self._where} the agent of this host, process {child.pid}, did not begin within "
-                    f"{self._spec.timeout_s:.0f} s. See whether it was stopped, or raise timeout_s"
-                )
-            time.sleep(0.005)  # the lock on starting is kept so long
+            while not birth.has_ended() and not self._life.lives(self._agent):
+                if time.monotonic() - now > self._spec.timeout_s:
+                    if birth.pid:
+                        with suppress(ProcessLookupError):
+                            os.kill(birth.pid, signal.SIGKILL)
+                    raise TimedOut(
+                        f"{self._where} the agent of this host, process {birth.pid or 'unknown'}, did not begin within "
+                        f"{self._spec.timeout_s:.0f} s. See whether it was stopped, or raise timeout_s"
+                    )
+                time.sleep(0.005)  # the lock on starting is kept so long
+        finally:
+            birth.close()
