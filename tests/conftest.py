@@ -4,6 +4,11 @@ import multiprocessing
 import subprocess
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says something about the machine's load, and nothing about the code.
+settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any load")
 
 # There is one fork server to a process. Whichever test starts it, ranks are to find torch imported in it.
 multiprocessing.set_forkserver_preload(["outpace.launching.preload"])

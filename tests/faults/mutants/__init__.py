@@ -107,7 +107,7 @@ MUTANTS = {
         "the log is read again before a chunk is copied",
         f"{_LOCAL}.reduction",
         _log_is_not_read_before_a_copy,
-        f"{_FAULTS}::test_a_sleeper_that_wakes_in_a_reduction_does_not_spoil_a_result_that_is_still_kept",
+        "tests/engine/test_sleepers.py",
     ),
     "no-help": Mutant(
         "others do the chunks of a reducer that is stopped",
