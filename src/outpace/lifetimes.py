@@ -13,7 +13,8 @@ import os
 import sys
 import weakref
 
-from outpace.engines.engine import Engine
+from outpace.engines.company import Company
+from outpace.engines.engine import Engine, Opened
 from outpace.errors import OutpaceError
 from outpace.job import supervised
 from outpace.observe import recorder
@@ -22,23 +23,30 @@ log = logging.getLogger("outpace")
 
 _open: weakref.WeakSet[Engine] = weakref.WeakSet()
 _awaited: set[Engine] = set()  # others wait for these, also if the script has dropped its optimizer
+company = Company()  #: those of this process
 
 
-def watch(engine: Engine) -> None:
-    """Cares for this engine at the end of the process."""
+def watch(opened: Opened) -> Opened:
+    """Cares for this engine at the end of the process, and makes it known to the others of this process."""
+    engine = opened.engine
     _open.add(engine)
-    if engine.world > 1:
-        _awaited.add(engine)
+    if engine.world == 1:  # it never waits
+        return opened
+    _awaited.add(engine)
+    return company.take_in(opened)
 
 
 def forget(engine: Engine) -> None:
     _open.discard(engine)
     _awaited.discard(engine)
+    engine.company.leave(engine)
 
 
 def _forget_all() -> None:
+    global company
     _open.clear()
     _awaited.clear()
+    company = Company()
 
 
 os.register_at_fork(after_in_child=_forget_all)  # a forked child that exits must not speak for its parent

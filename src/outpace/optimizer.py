@@ -462,10 +462,10 @@ def _open(
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)
     rules = replace(rules, **supervised.rules_of_launcher())
-    gathering = gather(place, timeout_s)
-    opening = open_local if _is_local(engine, gathering.place) else open_cluster
-    opened = opening(replica, rules, gathering, max_grad_norm, timeout_s)
-    lifetimes.watch(opened.engine)
+    with lifetimes.company.opening():
+        gathering = gather(place, timeout_s)
+        opening = open_local if _is_local(engine, gathering.place) else open_cluster
+        opened = lifetimes.watch(opening(replica, rules, gathering, max_grad_norm, timeout_s))
     supervised.tell("joined")
     return opened
 

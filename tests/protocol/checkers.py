@@ -50,7 +50,7 @@ def expected_by(reference: Reference) -> dict[str, Any]:
         "on_time": {g.key for g in reference.on_time()},
         "carried": {g.key for g in reference.pending() if not g.counts},
         "quorum met": (reference.met_ns, reference.grace_ns),
-        "awaited": reference.can_still_contribute(),
+        "awaited": reference.can_still_contribute() or [x.rank for x in reference.unfinished() if x.state == "away"],
         "pace": vars(reference.pace),
         "reducing": None if sealed is None else of_round(sealed),
         "completed": {s.number: of_round(s) for s in kept},

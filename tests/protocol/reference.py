@@ -12,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass
 from fractions import Fraction
 
-from outpace.protocol.events import Arrive, Attempt, Dead, Done, Event, Finish, Join, Refuse, Seal, Sync
+from outpace.protocol.events import Arrive, Attempt, Away, Back, Dead, Done, Event, Finish, Join, Refuse, Seal, Sync
 from outpace.protocol.pace import Pace
 from outpace.protocol.rules import Rules
 
@@ -27,6 +27,8 @@ class Life:
     alive: bool = True
     last_step: int = 0
     heard_in: int = 0
+    finishes: int | None = None  #: while away: the optimizer whose end it waits for
+    has_not_finished: int = 0  #: while syncing: other optimizers, as a bit mask
 
 
 @dataclass
@@ -139,6 +141,12 @@ class Reference:
         lives = [life for life in map(self.life, self.can_still_contribute()) if life is not None]
         return [life.rank for life in lives if self.open - life.heard_in <= 2]
 
+    def waits_for_who_meets(self, life: Life) -> bool:
+        """Whether it waits for the end of another optimizer, which somebody who synchronises here has not finished."""
+        if life.state != "away" or life.finishes is None:
+            return False
+        return any(x.has_not_finished >> life.finishes & 1 for x in self.unfinished() if x.state == "syncing")
+
     @property
     def ended(self) -> bool:
         return not self.unfinished() and not self.pending() and self.reducing() is None
@@ -193,6 +201,8 @@ class Reference:
 
     def _arrive(self, event: Arrive) -> bool:
         life = self.living(event.rank, event.incarnation)
+        if life is not None and life.state == "away":
+            life.state = "active"
         if life is None or life.state != "active" or event.step <= life.last_step:
             return False
         if (event.rank, event.row) in self.rows_taken() or event.version > self.open:
@@ -244,9 +254,9 @@ class Reference:
 
     def _sync(self, event: Sync) -> bool:
         life = self.living(event.rank, event.incarnation)
-        if life is None or life.state != "active" or event.generation != self.sync_generation:
+        if life is None or life.state not in ("active", "away") or event.generation != self.sync_generation:
             return False
-        life.state = "syncing"
+        life.state, life.has_not_finished = "syncing", event.unfinished
         self.resume_asked.append(event.resume)
         return True
 
@@ -256,6 +266,19 @@ class Reference:
             return False
         life.state = "finished"
         return True
+
+    def _away(self, event: Away) -> bool:
+        life = self.living(event.rank, event.incarnation)
+        if life is None or life.state != "active":
+            return False
+        life.state, life.finishes = "away", event.optimizer if event.is_at_end else None
+        return True
+
+    def _back(self, event: Back) -> bool:
+        life = self.living(event.rank, event.incarnation)
+        if life is not None and life.state == "away":
+            life.state = "active"
+        return False
 
     def _dead(self, event: Dead) -> bool:
         life = self.living(event.rank, event.incarnation)
@@ -276,7 +299,7 @@ class Reference:
                 self._close()
         elif self.pending() and not self.can_still_contribute():
             self._close()  # nobody can contribute any more: a flush round
-        waiting = self.unfinished()
+        waiting = [x for x in self.unfinished() if not self.waits_for_who_meets(x)]
         if waiting and not self.pending() and not self.reducing() and all(x.state == "syncing" for x in waiting):
             self._end_synchronisation(waiting)
 

@@ -13,6 +13,8 @@ from typing import NamedTuple
 from outpace.protocol.events import (
     Arrive,
     Attempt,
+    Away,
+    Back,
     Dead,
     Done,
     Event,
@@ -34,7 +36,7 @@ ACTIONS = (
     *("go",) * 14,
     *("done",) * 6,
     *("seal", "restart", "notice", "repeat") * 2,
-    *("sync", "attempt", "refuse", "overflow", "hold", "late", "die", "finish"),
+    *("sync", "attempt", "refuse", "overflow", "hold", "late", "die", "finish", "away", "back"),
 )
 
 
@@ -150,12 +152,20 @@ class Run:
             resume = rank.version + number % 5 + 1 if number > 17 else 0
             self.resumed = self.resumed or bool(resume)
             rank.state, rank.target = "syncing", self.ledger.sync.generation
-            self.append(Sync(*rank.life, rank.target, resume))
+            self.append(Sync(*rank.life, rank.target, resume, unfinished=number % 4))
 
     def _finish(self, rank: SimulatedRank, number: int) -> None:
         if rank.alive and self.ledger.started and rank.state == "computing" and number < 7:  # seldom
             rank.state = "finished"
             self.append(Finish(*rank.life))
+
+    def _away(self, rank: SimulatedRank, number: int) -> None:
+        """It waits in another optimizer until it is back, or arrives here."""
+        if rank.alive and self.ledger.started and rank.state == "computing":
+            self.append(Away(*rank.life, optimizer=number % 2, is_at_end=number % 3 == 0))
+
+    def _back(self, rank: SimulatedRank, number: int) -> None:
+        self.append(Back(*rank.life))
 
     def _die(self, rank: SimulatedRank, number: int) -> None:
         rank.alive = False

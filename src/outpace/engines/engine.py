@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from outpace.engines.agreement import LonelyWait
+from outpace.engines.company import Company
 from outpace.engines.draws import Draws
 from outpace.engines.log import Log, Wait
 from outpace.engines.memory import Memory
@@ -48,6 +49,7 @@ class Engine:
         self.steps = 0  #: local steps of the inner optimizer
         self.state: dict[str, Any] = {}  #: what the strategy remembers on this rank
         self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
+        self.company = Company()  #: this rank's other optimizers
         self.weights = PublishedWeights(self)
         self.replay = replay(self)
         self.draws = Draws(self)
@@ -68,6 +70,11 @@ class Engine:
     @property
     def incarnation(self) -> int:
         return self.log.incarnation
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether this rank has made a step."""
+        return self._contributed > 0 or self.steps > 0
 
     @property
     def waited_s(self) -> float:
@@ -138,7 +145,9 @@ class Engine:
         generation = self.ledger.sync.generation
         self._leave_for_exchange(generation % 2)
         resume = 0 if resume_round is None else resume_round + 1
-        self.log.append(Sync(self.rank, self.incarnation, generation, resume, self.steps, self.draws.covered))
+        unfinished = self.company.unfinished_besides(self)
+        said = (generation, resume, self.steps, self.draws.covered, unfinished)
+        self.log.append(Sync(self.rank, self.incarnation, *said))
         purpose = "in synchronize() for every rank that has data left"
         self._lonely.begin(self.now_s())
 
@@ -311,7 +320,8 @@ class Engine:
                 else:
                     seen = log.position
                     if not await self._assist() and log.position == seen:
-                        await log.rest(wait, self.replay.overdue_in_s())
+                        due = (self.replay.overdue_in_s(), self.company.look_up(self))
+                        await log.rest(wait, min((s for s in due if s is not None), default=None))
                 if holds():  # helping looks at the log, too, and may have seen what is waited for
                     return
         finally:

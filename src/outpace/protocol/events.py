@@ -80,6 +80,7 @@ class Sync(NamedTuple):
     resume: int = 0  #: one more than the round of the checkpoint it brings, 0 for none
     steps: int = 0  #: local ones so far
     covered: int = 0  #: the first so many items that it drew from the pool are in its steps
+    unfinished: int = 0  #: the rank's other optimizers that it has not finished, as a bit mask
     time_ns: int = 0
 
 
@@ -89,6 +90,24 @@ class Finish(NamedTuple):
     rank: int
     incarnation: int
     ends_process: bool = False
+    time_ns: int = 0
+
+
+class Away(NamedTuple):
+    """A rank waits in another of its optimizers, and cannot contribute here before that wait is over."""
+
+    rank: int
+    incarnation: int
+    optimizer: int  #: that it waits in, counted in the order they were made
+    is_at_end: bool = False  #: it waits there in `finish`
+    time_ns: int = 0
+
+
+class Back(NamedTuple):
+    """That wait is over. Whoever sees that says so."""
+
+    rank: int
+    incarnation: int
     time_ns: int = 0
 
 
@@ -217,7 +236,7 @@ class Skip(NamedTuple):
 
 
 _OfRounds = Join | Arrive | Seal | Attempt | Refuse | Done | Sync | Finish | Dead | Claim | Snapshot
-Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Draw | Skip
+Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Draw | Skip | Away | Back
 
 
 class OutcomeKind(Enum):

@@ -14,7 +14,7 @@ from typing import Any
 from outpace.protocol import events
 from outpace.protocol.events import Event, Outcome, OutcomeKind, ignored, taken
 from outpace.protocol.ledger_view import LedgerView
-from outpace.protocol.members import ACTIVE, FINISHED, SYNCING, Member
+from outpace.protocol.members import ACTIVE, AWAY, FINISHED, SYNCING, Member
 from outpace.protocol.open_round import quorum_is_met
 from outpace.protocol.results import SnapshotPlace, Snapshots
 from outpace.protocol.round import Contribution, Round
@@ -49,6 +49,8 @@ class Ledger(LedgerView):
         member, open_round = self.members.current(rank, incarnation), self.open
         if member is None:
             return ignored("not a living member")
+        if member.state == AWAY:
+            self._come_back(member)
         if member.state != ACTIVE:
             return ignored(f"the rank is {member.state}")
         if step < member.last_step or (step == member.last_step and pieces == 1):
@@ -137,9 +139,10 @@ class Ledger(LedgerView):
 
     def _sync(self, event: events.Sync) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
-        if member is None or member.state != ACTIVE or event.generation != self.sync.generation:
+        known = member is not None and member.state in (ACTIVE, AWAY)
+        if member is None or not known or event.generation != self.sync.generation:
             return ignored("not an active member of this synchronisation")
-        member.state = SYNCING
+        member.state, member.unfinished_elsewhere = SYNCING, event.unfinished
         self.sync.enter(event.rank, event.resume, event.steps)
         self.pool.cover(event.rank, event.incarnation, 0, event.covered)
         self._follow(member)
@@ -155,6 +158,26 @@ class Ledger(LedgerView):
         self._follow(member)
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} has finished and leaves the quorum")
+
+    def _away(self, event: events.Away) -> Outcome:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None or member.state != ACTIVE:
+            return ignored("nobody waits for that rank")
+        member.state, member.away_in, member.is_at_end = AWAY, event.optimizer, event.is_at_end
+        self._follow(member)
+        self._settle(event.time_ns)
+        return taken(f"rank {event.rank} waits in another optimizer, and is not waited for here")
+
+    def _back(self, event: events.Back) -> Outcome:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None or member.state != AWAY:
+            return ignored("that rank is not away")
+        self._come_back(member)
+        return taken(f"rank {event.rank} is back from another optimizer")
+
+    def _come_back(self, member: Member) -> None:
+        member.state = ACTIVE
+        self._follow(member)
 
     def _dead(self, event: events.Dead) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
@@ -219,8 +242,11 @@ class Ledger(LedgerView):
         return taken(f"snapshot of version {event.version} in buffer {event.buffer}")
 
     def _share(self, event: events.Publish | events.Read | events.Swap | events.Withdraw) -> Outcome:
-        if self.members.current(event.rank, event.incarnation) is None:
+        member = self.members.current(event.rank, event.incarnation)
+        if member is None:
             return ignored("not a living member")
+        if member.state == AWAY and isinstance(event, events.Publish):
+            self._come_back(member)
         outcome = self.published.apply(event)
         if isinstance(event, events.Publish) and event.covered and not outcome.is_ignored:
             self.pool.cover(event.rank, event.incarnation, event.iteration, event.covered)
@@ -350,8 +376,8 @@ class Ledger(LedgerView):
     def _settle_sync(self) -> None:
         if self.open.can or not self.open.unfinished or not self.open.is_empty:
             return
-        waiting = self.members.unfinished()
-        if any(m.state != SYNCING for m in waiting):
+        waiting = self.members.all_to_meet()
+        if not waiting or any(m.state != SYNCING for m in waiting):
             return
         self.round = self.sync.complete(self.round, [m.rank for m in waiting])
         if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
@@ -389,6 +415,8 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {
     events.Done: Ledger._done,
     events.Sync: Ledger._sync,
     events.Finish: Ledger._finish,
+    events.Away: Ledger._away,
+    events.Back: Ledger._back,
     events.Dead: Ledger._dead,
     events.Claim: Ledger._claim,
     events.Snapshot: Ledger._snapshot,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from outpace.protocol.discount import Discount
 from outpace.protocol.hosts import Hosts
-from outpace.protocol.members import Members, Synchronisation
+from outpace.protocol.members import FINISHED, SYNCING, Members, Synchronisation
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
 from outpace.protocol.pool import Pool
@@ -153,4 +153,13 @@ class LedgerView(Part):
         """The ranks the open round, a synchronisation or the end still waits for."""
         if self.rules.restarts and self._nothing_is_left():
             return sorted(self.members.expected())
-        return sorted(self.open.can)
+        return sorted(self.open.can or self.members.away)
+
+    def is_waiting(self, rank: int, is_meeting: bool = False) -> bool:
+        """Whether this rank cannot go on before others do something; `is_meeting`, before all of them do."""
+        member = self.members.by_rank.get(rank)
+        if member is None or not member.alive or not self.started:
+            return False
+        if member.state == FINISHED:
+            return not self.ended
+        return member.state == SYNCING or (not is_meeting and rank in self.open.present)

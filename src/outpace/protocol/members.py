@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from outpace.protocol.round import Round
 from outpace.protocol.state import Part
 
-ACTIVE, SYNCING, FINISHED = "active", "syncing", "finished"
+ACTIVE, AWAY, SYNCING, FINISHED = "active", "away", "syncing", "finished"
+
+MASK_BITS = 63  #: of a set of optimizers in a record; more of them in one process share bits
 
 
 @dataclass
@@ -39,6 +41,9 @@ class Member:
     last_step: int = 0
     last_round: int = 0  #: the round that was open when it last arrived, or joined
     has_ended: bool = False  #: it has finished, and its process ends of its own accord
+    away_in: int = -1  #: while it is away: the optimizer that it waits in
+    is_at_end: bool = False  #: while it is away: it waits there for all to finish
+    unfinished_elsewhere: int = 0  #: while it synchronises: its other optimizers that it has not finished
 
     @property
     def counts(self) -> bool:
@@ -58,6 +63,7 @@ class Members(Part):
     def __init__(self) -> None:
         self.by_rank, self.tallies = {}, {}
         self.counted: set[int] = set()  #: ranks living or finished
+        self.away: set[int] = set()  #: ranks that wait in another of their optimizers
 
     def join(self, rank: int, incarnation: int, round_: int) -> bool:
         """Takes in a rank. False for an incarnation that is not newer than the one known."""
@@ -86,6 +92,20 @@ class Members(Part):
             self.counted.add(member.rank)
         else:
             self.counted.discard(member.rank)
+        if member.alive and member.state == AWAY:
+            self.away.add(member.rank)
+        else:
+            self.away.discard(member.rank)
+
+    def all_to_meet(self) -> list[Member]:
+        """Whom a synchronisation waits for: all with data left, but not for who waits in another optimizer until one of
+        those who synchronise here finishes that."""
+        unfinished = self.unfinished()
+        held_up = 0
+        for member in unfinished:
+            if member.state == SYNCING:
+                held_up |= member.unfinished_elsewhere
+        return [m for m in unfinished if not (m.state == AWAY and m.is_at_end and held_up >> m.away_in % MASK_BITS & 1)]
 
     def tally(self, result: Round) -> None:
         """A round is complete: counts what became of each contribution in it. Refused ones were counted before."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from outpace.protocol.events import Outcome, OutcomeKind, Publish, Read, Swap, Withdraw, ignored, taken
-from outpace.protocol.members import ACTIVE, Member, Members
+from outpace.protocol.members import ACTIVE, AWAY, Member, Members
 from outpace.protocol.pace import Pace
 from outpace.protocol.paths import Paths
 from outpace.protocol.rules import Publishing, Rules
@@ -130,6 +130,7 @@ class Published(Part):
             self._leave(rank)
         if takes_part and rank not in self._taking_part:
             self._enter(member)
+        self.shelves[rank].is_away = member.alive and member.state == AWAY
         self._change([rank])
         self._settle()
 
@@ -141,14 +142,18 @@ class Published(Part):
         self._paths.gone(rank)
 
     def _enter(self, member: Member) -> None:
-        """A rank begins, or begins again after a restart or a synchronisation. It is not late."""
+        """A rank begins, or begins again after a restart, a synchronisation or a wait elsewhere. It is not late."""
         rank, shelf = member.rank, self.shelves[member.rank]
+        was_away = shelf.is_away and shelf.life == member.incarnation
         shelf.life = member.incarnation
-        shelf.first = max(shelf.first, shelf.iteration + 1, self._first_for(member))
+        shelf.first = max(shelf.first, shelf.iteration + 1, self._first_for(member, was_away))
         self._taking_part.add(rank)
         if shelf.first <= self.open:
             self._missing.add(rank)
-        self._withdraw(rank)
+        if was_away:  # what it has published may have been changed by a swap that it has not read yet
+            self._show(rank)
+        else:
+            self._withdraw(rank)
 
     def go_on_from(self, iteration: int) -> None:
         """All ranks have synchronised, and count their iterations from here."""
@@ -173,10 +178,10 @@ class Published(Part):
         if self.collects:
             self.changed += ranks
 
-    def _first_for(self, member: Member) -> int:
+    def _first_for(self, member: Member, was_away: bool) -> int:
         if self._publishing.freeze == "first":
             return self.open
-        return max(self.furthest + 1, self.open) if member.incarnation > 1 else 0
+        return max(self.furthest + 1, self.open) if member.incarnation > 1 or was_away else 0
 
     def publish(self, rank: int, iteration: int, generation: int, now_ns: int) -> Outcome:
         """A rank's next row holds its weights. No effect if another rank's swap changed them meanwhile."""

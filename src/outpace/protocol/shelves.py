@@ -54,6 +54,7 @@ class Shelf:
     mixed: int = NOTHING  #: with paths, its last publication that was frozen
     iteration: int = NOTHING  #: of its last publication
     life: int = 0  #: the incarnation that takes part, or did
+    is_away: bool = False  #: it waits in another of its optimizers
     kept: dict[int, Publication] = field(default_factory=dict)  #: the last ones, by iteration
     stamp: int = 0  #: `Published.stamp` after its last publication
     stamp_before: int = 0  #: and after the one before

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from outpace.engines.agreement import check_agreement, description_of
+from outpace.engines.company import Company
 from outpace.engines.engine import Engine, Opened
 from outpace.engines.virtual.clock import Clock
 from outpace.engines.virtual.log import VirtualLog
@@ -101,6 +102,7 @@ class _Rank:
         self.result: Any = None
         self.engines: list[Engine] = []
         self._job, self._rank, self._function = job, rank, function
+        self._company = Company()
         world = str(job.scenario.ranks)
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         self.task = ThreadTask(job.clock, self._live, here, seed=job.scenario.seed * 65537 + rank)
@@ -111,8 +113,9 @@ class _Rank:
         log, drive = VirtualLog(world, self._rank, self._job.scenario.pace(self._rank)), self.task.drive
         engine = training_engine(log, tensors, replica)
         self.engines.append(engine)
-        drive(engine.join)
-        return Opened(engine, drive, lambda parts: drive(log.compute, parts))
+        with self._company.opening():
+            drive(engine.join)
+            return self._company.take_in(Opened(engine, drive, lambda parts: drive(log.compute, parts)))
 
     def check(self) -> None:
         if not self.task.is_over:

@@ -37,7 +37,7 @@ _FIELDS: tuple[tuple[type[Event], str], ...] = (  # a kind's number, its place h
     (ev.Attempt, "QII"),
     (ev.Refuse, "HIQQ"),
     (ev.Done, "HQIId?"),
-    (ev.Sync, "HIQQQQ"),
+    (ev.Sync, "HIQQQQQ"),
     (ev.Finish, "HI?"),
     (ev.Dead, "HI"),
     (ev.Claim, "HII"),
@@ -51,6 +51,8 @@ _FIELDS: tuple[tuple[type[Event], str], ...] = (  # a kind's number, its place h
     (ev.Gone, "HI"),
     (ev.Draw, "HIHIQIIqd"),
     (ev.Skip, "HIQIQQ"),
+    (ev.Away, "HIQ?"),
+    (ev.Back, "HI"),
 )
 _TIME_AT, _CHECKED_BYTES = 48, 56
 _END = struct.Struct("<I4x")

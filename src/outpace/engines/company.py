@@ -1,0 +1,106 @@
+"""The optimizers of one rank: while it waits in one of them, it cannot contribute to the others.
+
+GANs and actor-critic methods have two or three. Each has a log of its own, and would count this rank among those who
+can still come, while it waits in another one for a rank that waits here. So a rank that has waited a while says in its
+other optimizers that it is away. Whoever comes out of that wait says who is back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from outpace.protocol.events import Away, Back
+from outpace.protocol.members import MASK_BITS
+
+if TYPE_CHECKING:
+    from outpace.engines.engine import Engine, Opened
+
+PATIENCE_S = 0.1  #: most waits are over before; events between hosts are not for free
+
+
+class Company:
+    def __init__(self) -> None:
+        self._engines: dict[int, Engine] = {}  # by number, in the order they were made; the same on all ranks
+        self._made = 0
+        self._since: float | None = None  # when this rank began to wait, if nothing was reduced since
+
+    def take_in(self, opened: Opened) -> Opened:
+        """One more, which knows the others from now on."""
+        engine, drive = opened.engine, opened.drive
+        number = self._made
+        self._made += 1
+        self._engines[number] = engine
+        engine.company = self
+
+        def drive_and_come_back(*call: Any) -> Any:
+            if len(self._engines) < 2:
+                return drive(*call)
+            self._since = None
+            try:
+                return drive(*call)
+            finally:
+                for other in list(self._engines.values()):
+                    if other is not engine:
+                        self._say_who_is_back(other, number)
+
+        return opened._replace(drive=drive_and_come_back)
+
+    def leave(self, engine: Engine) -> None:
+        """It has ended."""
+        self._engines = {number: its for number, its in self._engines.items() if its is not engine}
+
+    def unfinished_besides(self, engine: Engine) -> int:
+        """The other optimizers that this rank has not finished, as a bit mask."""
+        numbers = {number % MASK_BITS for number, its in self._engines.items() if its is not engine}
+        return sum(1 << bit for bit in numbers)
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Another one is made, which takes all ranks. Some may still train with those that are there."""
+        others = [engine for engine in self._engines.values() if engine.has_begun]
+        number = self._made
+        for other in others:
+            self._say_away(other, number, False)
+        try:
+            yield
+        finally:
+            for other in others:
+                self._say_who_is_back(other, number)
+
+    def look_up(self, engine: Engine) -> float | None:
+        """Called while this rank waits in an engine. Returns when to call again, in seconds; None for any time."""
+        ledger, rank = engine.ledger, engine.rank
+        if len(self._engines) < 2 or not ledger.is_waiting(rank):
+            return None
+        now = engine.now_s()
+        if self._since is None or ledger.reducing is not None:
+            self._since = now
+        left = self._since + PATIENCE_S - now
+        if left > 0:
+            return left
+        is_meeting = ledger.is_waiting(rank, is_meeting=True)
+        number = next(number for number, its in self._engines.items() if its is engine)
+        for other in self._engines.values():
+            # those who publish weights wait for certain ranks: only what all wait for can be a circle
+            if other is not engine and (is_meeting or other.rules.publishes is None):
+                self._say_away(other, number, engine.has_left)
+        return None
+
+    def _say_away(self, engine: Engine, number: int, is_at_end: bool) -> None:
+        engine.look()
+        if engine.rank not in engine.ledger.members.away and not engine.has_left:
+            engine.log.append(Away(engine.rank, engine.incarnation, number, is_at_end))
+
+    def _say_who_is_back(self, other: Engine, number: int) -> None:
+        """Also in the name of those who have not noticed yet: this rank may need them at once."""
+        other.look()
+        members, engine = other.ledger.members, self._engines.get(number)
+        for member in [members.by_rank[rank] for rank in sorted(members.away)]:
+            is_own = member.rank == other.rank
+            is_over = is_own or (engine is not None and not engine.ledger.is_waiting(member.rank))
+            if member.away_in == number and is_over:
+                other.log.append(Back(member.rank, member.incarnation))
+                if is_own and other.rules.publishes is not None:
+                    other.go_on_from(other.steps)
