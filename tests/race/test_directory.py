@@ -5,7 +5,7 @@ import math
 from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outpace.errors import InvalidRules, OutpaceError, TraceInvalid
@@ -37,6 +37,7 @@ def test_what_is_no_race_is_refused_in_words(tmp_path, text):
 
 
 @given(st.data())
+@settings(deadline=None)
 def test_a_document_with_one_strange_value_is_read_or_refused(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("race")
     directory.save(RACE, path)

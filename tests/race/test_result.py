@@ -8,7 +8,7 @@ from outpace.race.result import Attempt
 from tests.support.raced_by_hand import attempt, race
 
 SLOW = attempt(10.0, (0.0, 0.1), (4.0, 0.5), (8.0, 0.89), (10.0, 0.9))
-FAST = attempt(5.0, (0.0, 0.1), (2.0, 0.6), (4.0, 0.885), (5.0, 0.88))
+FAST = attempt(5.0, (0.0, 0.1), (2.0, 0.6), (4.0, 0.89), (5.0, 0.895))
 FAILED = Attempt(0, "03-x", error="rank 1 raised: a bad day")
 
 
@@ -34,6 +34,39 @@ def test_a_given_target_goes_before():
     raced = race(("ddp", [SLOW]), ("eager-solo", [FAST]), target=0.9)
     assert [raced.seconds_to_target(entry) for entry in raced.entries] == [10.0, None]
     assert raced.winner.system == "ddp"
+
+
+def test_a_target_is_reached_where_it_is_held():
+    luck = attempt(8.0, (0, 0.1), (1, 0.9), (2, 0.5), (3, 0.9), (4, 0.9), (5, 0.9), (6, 0.5), (8, 0.9))
+    lost = attempt(8.0, (0, 0.1), (1, 0.9), (2, 0.9), (3, 0.9), (8, 0.5))
+    raced = race(("ddp", [SLOW]), ("eager-solo", [luck]), ("wagma", [lost]), target=0.9)
+    assert [raced.seconds_to_target(entry) for entry in raced.entries] == [10.0, 3.0, None]
+
+
+def test_who_learned_less_than_the_baseline_does_not_win():
+    less = attempt(2.0, (0.0, 0.1), (2.0, 0.885))
+    raced = race(("ddp", [SLOW]), ("eager-solo", [less]), ("wagma", [FAST]))
+    assert raced.seconds_to_target(raced.entries[1]) == 2.0
+    assert raced.learned_less(raced.entries[1])
+    assert raced.winner.system == "wagma"
+
+
+def test_without_a_baseline_the_best_model_is_what_others_are_measured_by():
+    raced = race(("eager-solo", [attempt(2.0, (0.0, 0.1), (2.0, 0.88))]), ("wagma", [FAST]), target=0.8)
+    assert raced.winner.system == "wagma"
+
+
+def test_the_metric_is_that_of_equal_samples():
+    longer = attempt(10.0, (0.0, 0.1), (5.0, 0.7), (10.0, 0.9), samples=200.0)
+    raced = race(("ddp", [SLOW]), ("eager-solo", [longer]))
+    assert [raced.metrics_of(entry) for entry in raced.entries] == [[0.9], [0.7]]
+
+
+def test_ranks_that_computed_much_longer_than_asked_make_a_race_void():
+    late = replace(SLOW, ranks=tuple(replace(rank, overrun=1.3) for rank in SLOW.ranks))
+    raced = race(("ddp", [late]), ("eager-solo", [FAST]))
+    assert raced.was_too_busy
+    assert raced.winner is None
 
 
 def test_where_one_attempt_misses_the_target_there_is_no_time_to_it():

@@ -170,6 +170,11 @@ def plain(system: str, *times: float, waited: float = 0.3, late: int = 0, final:
     return Entry(system, "torch DDP" if system == "ddp" else system, tuple(attempts))
 
 
+def on_a_busy_machine(attempt: Attempt) -> Attempt:
+    """The same, but that its ranks computed longer than they were asked to."""
+    return replace(attempt, ranks=tuple(replace(rank, overrun=1.4) for rank in attempt.ranks))
+
+
 def _plain(system: str, seed: int, at: float, waited: float, late: int, final: float, dropped: int = 0) -> Attempt:
     end = at * 1.25
     ranks = tuple(

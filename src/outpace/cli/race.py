@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -88,6 +89,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option("--target", type=float, metavar="M", help="the metric to reach (98%% of what DDP learns)")
     about = "runs of each system, with other seeds (%(default)d)"
     option("--repeat", type=at_least_one, default=1, metavar="N", help=about)
+    about = "find each system's own learning rate first, in simulated time, on another seed"
+    option("--tune", action="store_true", help=about)
     option("--run-dir", metavar="DIR", help="where to keep everything (runs/race-DATE-TIME)")
 
 
@@ -97,7 +100,8 @@ def run(arguments: argparse.Namespace) -> int:
     systems = list(dict.fromkeys(arguments.strategies or (SYSTEMS if settings.script is None else SCRIPT_SYSTEMS)))
     check(settings, systems)
     run_dir = directory.make(arguments.run_dir)
-    race = run_race(settings, systems, _command(settings, systems), run_dir, watcher(settings))
+    say = Console(stderr=True, highlight=False, markup=False, emoji=False).print
+    race = run_race(settings, systems, _command(settings, systems), run_dir, watcher(settings), say)
     report = write(run_dir)
     if arguments.json:
         print(json.dumps(plain(to_json(race, run_dir, report)), indent=2))
@@ -203,6 +207,7 @@ def to_json(race: Race, run_dir: Path, report: Path) -> dict[str, Any]:
         "run_dir": str(run_dir),
         "report": str(report),
         "interrupted": race.interrupted,
+        "too_busy": race.was_too_busy,
         "metric": race.metric.name,
         "target": race.target,
         "verdict": verdict(race),
@@ -217,6 +222,11 @@ def _entry(race: Race, entry: Entry) -> dict[str, Any]:
         "system": entry.system,
         "error": None,
         "attempts": len(entry.finished),
+        "metric_after_equal_samples": fmean(metrics) if (metrics := race.metrics_of(entry)) else None,
+        "learned_less": race.learned_less(entry),
+        "learning_rate": entry.learning_rate,
+        "tried": dict(entry.tried),
+        "overrun": entry.mean(lambda attempt: attempt.overrun),
         "seconds": entry.seconds,
         "baseline": None if race.baseline is None else race.baseline.system,
         "speedup": race.speedup(entry),
@@ -257,7 +267,8 @@ def table(race: Race) -> Table:
     title = f"{s.trains}, {s.ranks} ranks, imbalance {s.imbalance}{computing}"
     grid = Table(title=title, title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     grid.add_column("system", overflow="fold")
-    for name in ("time", "speed-up", "to target", race.metric.name, "waited", "late", "share"):
+    rate = ("lr",) if s.tune else ()
+    for name in (race.metric.name, "to target", *rate, "time", "speed-up", "waited", "late", "share"):
         grid.add_column(name, justify="right", no_wrap=True)
     for entry in race.entries:
         if entry.finished:
@@ -274,13 +285,14 @@ def failures(race: Race) -> list[Text]:
 
 
 def _cells(race: Race, entry: Entry) -> list[str]:
-    speedup, to_target = race.speedup(entry), race.seconds_to_target(entry)
+    speedup, to_target, metrics = race.speedup(entry), race.seconds_to_target(entry), race.metrics_of(entry)
     return [
         entry.title,
+        race.metric.text(fmean(metrics)) if metrics else "-",
+        "-" if to_target is None else f"{to_target:.1f} s",
+        *((f"{entry.learning_rate:g}x",) if race.settings.tune else ()),
         f"{entry.seconds:.1f} s",
         "-" if speedup is None else f"{speedup:.2f}x",
-        "-" if to_target is None else f"{to_target:.1f} s",
-        "-" if entry.final is None else race.metric.text(entry.final),
         f"{entry.mean(lambda attempt: attempt.waited_s):.1f} s",
         f"{entry.late_share:.0%}",
         f"{entry.mean(lambda attempt: attempt.slowest.share):.1%}",
@@ -295,12 +307,15 @@ def _notes(race: Race) -> dict[str, str]:
             f"is emulated by a sleep, because {s.ranks} ranks share {os.cpu_count()} cores: a step makes its real data "
             "and forward pass, sleeps, and runs its real backward pass in time; communication is real, too"
         )
+    about = "of the training itself" if s.script else "after equal samples, on data that no rank trains on"
+    notes[race.metric.name] = about
+    if race.target is not None:
+        notes["to target"] = f"until rank 0's model was at {target_text(race)} and stayed there"
+    if s.tune:
+        notes["lr"] = "times the workload's learning rate: the best in simulated time, on another seed"
     notes["time"] = "training only, without starting processes, until the last rank was done"
     if race.baseline is not None:
         notes["speed-up"] = f"in samples a second, over {race.baseline.title}"
-    if race.target is not None:
-        notes["to target"] = f"until rank 0's model was at {target_text(race)}"
-    notes[race.metric.name] = "of the training itself" if s.script else "at the end, on data that no rank trains on"
     notes["waited"] = "for other ranks, and communication: of each rank, in the mean"
     dropped = sum(rank.dropped for e in race.finished for attempt in e.finished for rank in attempt.ranks)
     late = "share of contributions taken in by a later round than the one they were computed for"

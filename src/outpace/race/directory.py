@@ -7,7 +7,7 @@ import math
 import os
 import tempfile
 import time
-from dataclasses import asdict, fields
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -81,7 +81,8 @@ def _race(document: dict[str, Any]) -> Race:
 
 
 def _entry(plain: dict[str, Any]) -> Entry:
-    return Entry(**_known(Entry, plain), attempts=tuple(_attempt(a) for a in plain["attempts"]))
+    tried = tuple((_number(factor), _number(metric)) for factor, metric in plain.get("tried", ()))
+    return Entry(**_known(Entry, plain), attempts=tuple(_attempt(a) for a in plain["attempts"]), tried=tried)
 
 
 def _attempt(plain: dict[str, Any]) -> Attempt:
@@ -104,7 +105,7 @@ def _known(kind: Any, plain: dict[str, Any]) -> dict[str, Any]:
     known = {}
     for field in fields(kind):
         kinds = tuple(_PLAIN[name] for name in str(field.type).split(" | ") if name in _PLAIN)
-        if kinds:
+        if kinds and (field.name in plain or field.default is MISSING):  # what older versions did not write is as usual
             value = plain[field.name]
             if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
                 raise ValueError(f"it has {field.name}={value!r}")

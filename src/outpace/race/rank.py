@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from outpace.imbalance import imbalance
 from outpace.job.environment import whereami
@@ -88,16 +89,28 @@ class RankReport:
 
     samples: float
     curve: tuple[Point, ...]  #: of rank 0; seconds are counted from its own first step
+    overrun: float  #: how many times as long as asked it computed
 
 
-def train(name: str, settings: Settings, seed: int, directory: Path, line: FinishLine) -> RankReport:
-    """Trains as rank of a world that torchrun's variables describe. Blocks until the training has ended."""
+def optimizer_of(task: Workload, model: nn.Module, factor: float) -> Optimizer:
+    """The workload's own, with its learning rate times a factor."""
+    optimizer = task.optimizer(model)
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    return optimizer
+
+
+def train(
+    name: str, settings: Settings, seed: int, directory: Path, line: FinishLine, learning_rate: float = 1.0
+) -> RankReport:
+    """Trains as rank of a world that torchrun's variables describe, with so many times the workload's learning rate.
+    Blocks until the training has ended."""
     task, chosen = workload(settings.workload, seed), system(name)
     model = task.model()
     parts = settings.microbatches if chosen.polls else 1
     course = _Course(task, settings, seed, parts, line)
     course.warm_up(model)
-    chosen.start(model, task.optimizer(model), directory)
+    chosen.start(model, optimizer_of(task, model, learning_rate), directory)
     seen = _Curve(task, model, course)
     for pieces in chosen.rounds(course.pieces(is_strict=chosen.in_step), parts):
         losses, samples = [], 0
@@ -110,7 +123,7 @@ def train(name: str, settings: Settings, seed: int, directory: Path, line: Finis
     seen.look(at_end=True)
     points = seen.points()
     chosen.close()
-    return RankReport(course.samples, points)
+    return RankReport(course.samples, points, course.overrun)
 
 
 class _Course:
@@ -124,10 +137,15 @@ class _Course:
         self.samples = 0.0  #: that were computed; what a strategy had computed twice counts once
         self.steps = 0  #: mini-batches begun
         self._seen = (-1, -1)  # the last micro-batch that was new
+        self._asked_s, self._took_s = 0.0, 0.0  # of all computing
 
     @property
     def progress(self) -> float:
         return self._line.progress(self.steps)
+
+    @property
+    def overrun(self) -> float:
+        return self._took_s / self._asked_s if self._base_s and self._asked_s else 1.0
 
     @property
     def epoch(self) -> float:
@@ -157,9 +175,14 @@ class _Course:
         began, ran = time.monotonic() - piece.made_s, time.thread_time()
         outputs = model(piece.inputs)
         loss = self._task.loss(outputs, piece.targets)
-        backward_s = BACKWARD * (time.thread_time() - ran)
+        forward_s = time.thread_time() - ran
+        backward_s = BACKWARD * forward_s
         due_s = self._due_s(piece, outputs, time.monotonic() - began + backward_s)
+        # Backward may wait for other ranks. How long a processor is given to this one is seen in what goes before it.
+        shared = (time.monotonic() - began - piece.made_s) / forward_s if forward_s else 1.0
         time.sleep(max(0.0, began + due_s - backward_s - time.monotonic()))
+        self._asked_s += due_s
+        self._took_s += time.monotonic() - began + backward_s * max(1.0, shared)
         loss.backward()  # type: ignore[no-untyped-call]
         if (piece.step, piece.part) > self._seen:
             self._seen = piece.step, piece.part

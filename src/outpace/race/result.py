@@ -15,7 +15,10 @@ from outpace.observe.figures import late_share
 from outpace.spec import is_whole
 from outpace.workloads.base import Metric
 
+HELD = 3  #: points of a curve that are as good as the target, one after the other: it was not reached by luck
 LEARNED = 0.98  #: of what the baseline learns is the target; its very end is a matter of luck
+AS_GOOD = {True: 0.01, False: 0.02}  #: whether the metric is a share -> how much worse is as good: a point, or 2 %
+BUSY = 1.15  #: ranks that computed longer than asked by this factor had no processor to themselves
 BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
 
 
@@ -28,6 +31,7 @@ class Settings:
     compute_ms: emulated computing of a mean mini-batch; 0 computes for real, fair for up to as many ranks as cores.
     microbatches: of a mini-batch, for strategies that may end one early.
     repeat: how often every system runs, each time with the next seed.
+    tune: every system gets the learning rate that suits it best, found on other seeds; else all have the workload's.
     script, arguments: a training script to run instead of a workload, and its command-line arguments.
     """
 
@@ -42,6 +46,7 @@ class Settings:
     microbatches: int = 4
     seed: int = 0
     repeat: int = 1
+    tune: bool = False
     script: str | None = None
     arguments: tuple[str, ...] = ()
 
@@ -98,6 +103,7 @@ class RankResult:
     carried: int = 0  #: those that a later one took in
     dropped: int = 0
     share: float = 0.0  #: of all contributions that were applied
+    overrun: float = 1.0  #: how many times as long as asked it computed, where computing is emulated
 
 
 @dataclass(frozen=True)
@@ -130,9 +136,24 @@ class Attempt:
         """The rank that computed longest for a step."""
         return max(self.ranks, key=lambda rank: rank.computed_s / max(1, rank.steps))
 
+    @property
+    def overrun(self) -> float:
+        return fmean(rank.overrun for rank in self.ranks) if self.ranks else 1.0
+
     def seconds_to(self, target: float, metric: Metric) -> float | None:
-        """When the model was first as good as this; None if it never was."""
-        return next((p.seconds for p in self.curve if metric.is_reached(p.metric, target)), None)
+        """When the model was first as good as this and stayed so: at the next points of the curve, and at the end.
+        None if it never did."""
+        good = [metric.is_reached(point.metric, target) for point in self.curve]
+        held = (index for index in range(len(good)) if good[-1] and all(good[index : index + HELD]))
+        return next((self.curve[index].seconds for index in held), None)
+
+    def metric_after(self, samples: float) -> float | None:
+        """How good the model was when so many samples had been trained on, to the nearest point of the curve."""
+        if not self.curve:
+            return None
+        end = self.curve[-1]
+        at = end.epoch * samples / self.samples if self.samples else math.nan
+        return min(self.curve, key=lambda point: abs(point.epoch - at)).metric if at < end.epoch else end.metric
 
 
 @dataclass(frozen=True)
@@ -142,6 +163,8 @@ class Entry:
     system: str
     title: str  #: what people read for its name
     attempts: tuple[Attempt, ...] = ()
+    learning_rate: float = 1.0  #: times the workload's own
+    tried: tuple[tuple[float, float], ...] = ()  #: such factors, and the metric that each led to on another seed
 
     @property
     def finished(self) -> tuple[Attempt, ...]:
@@ -235,10 +258,39 @@ class Race:
         reached = self.target_times(entry)
         return fmean(reached) if reached and len(reached) == len(entry.finished) else None
 
+    def metrics_of(self, entry: Entry) -> list[float]:
+        """The metric of each attempt after equal samples: as many as the one with the fewest has trained on."""
+        least = min(attempt.samples for other in self.finished for attempt in other.finished)
+        return [value for attempt in entry.finished if (value := attempt.metric_after(least)) is not None]
+
+    def learned_less(self, entry: Entry) -> bool:
+        """Whether its model is worse at the end than the baseline's, or the best one, by more than chance."""
+        finals = {e.system: e.final for e in self.finished if e.final is not None and not math.isnan(e.final)}
+        best = (max if self.metric.higher_is_better else min)(finals.values(), default=None)
+        its = best if self.baseline is None else finals.get(self.baseline.system)
+        if its is None or entry.final is None:
+            return False
+        worse = its - entry.final if self.metric.higher_is_better else entry.final - its
+        return not worse <= AS_GOOD[self.metric.is_share] * (1 if self.metric.is_share else abs(its))
+
+    @property
+    def overrun(self) -> float:
+        """Of the system whose ranks computed longest, against what was asked for."""
+        return max((entry.mean(lambda attempt: attempt.overrun) for entry in self.finished), default=1.0)
+
+    @property
+    def was_too_busy(self) -> bool:
+        """Whether the machine had too little time for the ranks, so that nothing can be compared."""
+        return self.overrun > BUSY
+
     @property
     def winner(self) -> Entry | None:
-        """Who was first at the target; where there is none, who was fastest."""
-        timed = [(seconds, e) for e in self.finished if (seconds := self.seconds_to_target(e)) is not None]
-        if timed:
-            return min(timed, key=lambda pair: pair[0])[1]
-        return max(self.finished, key=lambda entry: entry.samples_per_s, default=None)
+        """Of those that learned as much as the baseline, who was first at the target. Where nothing was measured, who
+        was fastest. None where nobody can be said to have won."""
+        if self.was_too_busy:
+            return None
+        if self.target is None:
+            return max(self.finished, key=lambda entry: entry.samples_per_s, default=None)
+        learned = [entry for entry in self.finished if not self.learned_less(entry)]
+        timed = [(seconds, e) for e in learned if (seconds := self.seconds_to_target(e)) is not None]
+        return min(timed, key=lambda pair: pair[0])[1] if timed else None

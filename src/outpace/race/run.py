@@ -17,6 +17,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
+import torch
+
 from outpace.errors import InvalidRules, OutpaceError, RankFailed, TraceInvalid
 from outpace.imbalance import imbalance
 from outpace.job.environment import LOG_DIR, STRATEGY, whereami
@@ -28,6 +30,7 @@ from outpace.race.figures import attempt_of
 from outpace.race.rank import FinishLine, RankReport, train
 from outpace.race.result import Attempt, Entry, Race, Settings
 from outpace.race.systems import BASELINES, system
+from outpace.race.tuning import Tell, tuned
 from outpace.version import __version__
 from outpace.workloads import workload
 from outpace.workloads.base import Metric
@@ -59,17 +62,28 @@ def check(settings: Settings, systems: Sequence[str]) -> None:
     else:
         workload(settings.workload, settings.seed).batch(0, 0, settings.ranks)
         imbalance(settings.imbalance).compute_s(0, settings.ranks, 0, settings.compute_ms / 1000)
+    if settings.tune and settings.seconds is not None:
+        raise InvalidRules(
+            "--tune compares after equal samples: give the length in --epochs or --rounds, not --seconds"
+        )
     check_memory(settings.ranks)
 
 
-def run_race(settings: Settings, systems: Sequence[str], command: str, run_dir: Path, watch: Watch) -> Race:
+def run_race(
+    settings: Settings, systems: Sequence[str], command: str, run_dir: Path, watch: Watch, tell: Tell | None = None
+) -> Race:
     """Runs all systems and returns what they found; Ctrl-C ends the current one and keeps what is there. Blocks.
 
-    After every attempt, race.json holds all that is known.
+    After every attempt, race.json holds all that is known. `tell` hears what is tried while learning rates are tuned.
     """
     race = _start(settings, systems, command)
     save(race, run_dir)
     try:
+        if settings.tune:
+            steps = steps_of(settings) or 1
+            tuned_ones = (tuned(entry, settings, steps, race.metric, tell) for entry in race.entries)
+            race = replace(race, entries=tuple(tuned_ones))
+            save(race, run_dir)
         for repetition in range(settings.repeat):
             for index, entry in enumerate(race.entries):
                 turn = Turn(entry, index, repetition, run_dir / _directory(entry, index, repetition, settings))
@@ -86,7 +100,9 @@ def run_race(settings: Settings, systems: Sequence[str], command: str, run_dir: 
 def _start(settings: Settings, systems: Sequence[str], command: str) -> Race:
     metric = METRIC if settings.script is not None else workload(settings.workload, settings.seed).metric
     entries = tuple(Entry(name, system(name).title) for name in systems)
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    versions = f"Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}"
+    load = f"load {os.getloadavg()[0]:.1f} when it began"
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {versions}, {load}"
     began = datetime.now().astimezone().isoformat(timespec="seconds")
     return Race(settings, command, metric, entries, began, machine, __version__)
 
@@ -96,7 +112,7 @@ def _attempt(settings: Settings, turn: Turn) -> Attempt:
     attempt = Attempt(settings.seed + turn.repetition, turn.directory.name)
     run = run_workload if settings.script is None else run_script
     try:
-        return run(turn.entry.system, settings, attempt, turn.directory)
+        return run(turn.entry, settings, attempt, turn.directory)
     except OutpaceError as error:
         turn.directory.mkdir(exist_ok=True)
         (turn.directory / FAILURE).write_text(f"{error}\n", encoding="utf-8")
@@ -116,15 +132,17 @@ def _directory(entry: Entry, index: int, repetition: int, settings: Settings) ->
     return f"{index + 1:02d}-{name}{repeated}"
 
 
-def run_workload(name: str, settings: Settings, attempt: Attempt, log_dir: Path) -> Attempt:
+def run_workload(entry: Entry, settings: Settings, attempt: Attempt, log_dir: Path) -> Attempt:
     """Trains in `settings.ranks` processes. Blocks; returns the attempt with what was found, or raises `RankFailed`."""
     line = FinishLine(settings.ranks, steps_of(settings), settings.seconds)
-    reports: list[RankReport | None] = spawn(train, settings.ranks, (name, settings, attempt.seed, log_dir, line))
+    given = (entry.system, settings, attempt.seed, log_dir, line, entry.learning_rate)
+    reports: list[RankReport | None] = spawn(train, settings.ranks, given)
     killed = [rank for rank, report in enumerate(reports) if report is None]
     if killed:
-        raise RankFailed(f"rank {killed[0]} was killed while training with {name}", killed[0])
+        raise RankFailed(f"rank {killed[0]} was killed while training with {entry.system}", killed[0])
     told = [report for report in reports if report is not None]
-    return attempt_of(attempt, read_trace(log_dir), [report.samples for report in told], told[0].curve)
+    samples, overruns = [report.samples for report in told], [report.overrun for report in told]
+    return attempt_of(attempt, read_trace(log_dir), samples, told[0].curve, overruns)
 
 
 def steps_of(settings: Settings) -> int | None:
@@ -144,6 +162,7 @@ def check_script(settings: Settings, systems: list[str]) -> None:
     if settings.imbalance != "none":
         raise InvalidRules("--imbalance slows down the built-in workloads only; a script is as uneven as it is")
     given = [f"--{name}" for name in ("epochs", "rounds", "seconds") if getattr(settings, name) is not None]
+    given += ["--tune"] if settings.tune else []
     if given:
         raise InvalidRules(f"{given[0]} applies to the built-in workloads only; a script decides when it ends")
     foreign = [name for name in systems if name.partition(":")[0] in BASELINES]
@@ -154,10 +173,10 @@ def check_script(settings: Settings, systems: list[str]) -> None:
         )
 
 
-def run_script(name: str, settings: Settings, attempt: Attempt, log_dir: Path) -> Attempt:
+def run_script(entry: Entry, settings: Settings, attempt: Attempt, log_dir: Path) -> Attempt:
     """Runs it to its end on all ranks. Blocks; raises `RankFailed` if a rank failed."""
     log_dir.mkdir(parents=True, exist_ok=True)
-    environment = {STRATEGY: name, LOG_DIR: str(log_dir.absolute())}
+    environment = {STRATEGY: entry.system, LOG_DIR: str(log_dir.absolute())}
     ended = spawn(_run, settings.ranks, (settings.script, settings.arguments, log_dir.absolute()), environment)
     if None in ended:
         raise RankFailed(f"rank {ended.index(None)} was killed while it ran the script", ended.index(None))

@@ -46,6 +46,10 @@ class System(ABC):
         return
 
     @abstractmethod
+    def simulated(self) -> str | Strategy:
+        """The strategy that learns as it does, for simulated time."""
+
+    @abstractmethod
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
         """Wraps them, and begins to record. Blocks until every rank is there."""
 
@@ -71,6 +75,9 @@ class TorchDDP(System):
 
     title = "torch DDP"
     name = "ddp"  #: its name in recordings
+
+    def simulated(self) -> str | Strategy:
+        return "allreduce"
 
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
         if sys.platform.startswith("linux"):
@@ -112,6 +119,9 @@ class TorchPostLocalSGD(TorchDDP):
             raise InvalidRules(f"period={period!r} must be a whole number from 2, warmup={warmup!r} one from 0")
         self._period, self._warmup = period, warmup
 
+    def simulated(self) -> str | Strategy:
+        return f"post-local-sgd:every={self._period},start={max(1, self._warmup)}"
+
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
         super().start(model, optimizer, log_dir)
         state = PostLocalSGDState(  # type: ignore[no-untyped-call]
@@ -134,6 +144,9 @@ class Outpace(System):
 
     def check(self, ranks: int) -> None:
         self._strategy.rules(ranks)
+
+    def simulated(self) -> str | Strategy:
+        return self._strategy
 
     def start(self, model: nn.Module, optimizer: Optimizer, log_dir: Path) -> None:
         self.model = model

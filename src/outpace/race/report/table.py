@@ -108,17 +108,6 @@ def to_target(race: Race, entry: Entry) -> Spread | None:
     return spread(reached) if len(reached) == len(entry.finished) else None
 
 
-def is_worse(race: Race, entry: Entry, other: Entry) -> bool:
-    """Whether its model is worse at the end than another's by more than a point, or 2 % where a point means nothing."""
-    mine, its = entry.final, other.final
-    if mine is None or its is None or math.isnan(its):
-        return False
-    if math.isnan(mine):
-        return True
-    margin = 0.01 if race.metric.is_share else 0.02 * abs(its)
-    return (its - mine if race.metric.higher_is_better else mine - its) > margin
-
-
 @dataclass(frozen=True)
 class Cell:
     """A figure, and how far attempts lie apart."""
@@ -142,22 +131,23 @@ class Row:
 
 def columns(race: Race) -> tuple[str, ...]:
     to = f"to {race.metric.text(race.target)}" if race.target is not None else "to target"
-    return ("time", "speed-up", to, f"final {race.metric.name}", "waited", "late", "stalest", "slowest's share")
+    rate = ("learning rate",) if race.settings.tune else ()
+    return (race.metric.name, to, *rate, "time", "speed-up", "waited", "late", "stalest", "slowest's share")
 
 
 def rows(race: Race) -> list[Row]:
-    """The first at the target on top, then the fastest; those without a result below."""
+    """Who learned as much as the baseline on top, the first at the target before the others; then the rest."""
     return [_row(race, entry) for entry in ranked(race)]
 
 
 def ranked(race: Race) -> list[Entry]:
     """All entries, the best first."""
 
-    def place(entry: Entry) -> tuple[bool, float, float]:
+    def place(entry: Entry) -> tuple[bool, bool, float, float]:
         if not entry.finished:
-            return (True, 0.0, 0.0)
+            return (True, True, 0.0, 0.0)
         reached = race.seconds_to_target(entry)
-        return (False, math.inf if reached is None else reached, -entry.samples_per_s)
+        return (False, race.learned_less(entry), math.inf if reached is None else reached, -entry.samples_per_s)
 
     return sorted(race.entries, key=place)
 
@@ -182,10 +172,11 @@ def _tags(race: Race, entry: Entry) -> tuple[str, ...]:
 def _cells(race: Race, entry: Entry) -> tuple[Cell, ...]:
     gain, dropped = race.speedup(entry), dropped_share(entry)
     return (
+        _metric_cell(race, entry),
+        _target_cell(race, entry),
+        *((Cell(f"{entry.learning_rate:g} x", _tried(race, entry)),) if race.settings.tune else ()),
         _cell(spread([attempt.seconds for attempt in entry.finished]), seconds),
         Cell(NONE if gain is None else times(gain), tone=_tone(race, entry, gain)),
-        _target_cell(race, entry),
-        _final_cell(race, entry),
         _cell(waited_share(entry), percent),
         Cell(percent(entry.late_share), f"{percent(dropped)} dropped" if dropped else ""),
         Cell(str(max(entry.staleness, default=0))),
@@ -217,9 +208,13 @@ def _target_cell(race: Race, entry: Entry) -> Cell:
     return Cell("not reached", apart, "bad")
 
 
-def _final_cell(race: Race, entry: Entry) -> Cell:
-    found = spread([attempt.curve[-1].metric for attempt in entry.finished if attempt.curve])
+def _metric_cell(race: Race, entry: Entry) -> Cell:
+    found = spread(race.metrics_of(entry))
     if found is not None and not math.isfinite(found.mean):
         return Cell("diverged", tone="bad")
-    worse = race.baseline is not None and is_worse(race, entry, race.baseline)
-    return _cell(found, race.metric.text, "bad" if worse else "")
+    return _cell(found, race.metric.text, "bad" if race.learned_less(entry) else "")
+
+
+def _tried(race: Race, entry: Entry) -> str:
+    """What each learning rate led to when it was tuned."""
+    return ", ".join(f"{factor:g}: {race.metric.text(metric)}" for factor, metric in entry.tried)

@@ -14,7 +14,6 @@ from outpace.race.report.table import (
     Spread,
     counted,
     dropped_share,
-    is_worse,
     listed,
     percent,
     seconds,
@@ -23,24 +22,43 @@ from outpace.race.report.table import (
     to_target,
     waited_share,
 )
-from outpace.race.result import LEARNED, Entry, Race
+from outpace.race.result import HELD, LEARNED, Entry, Race
 
-ALIKE = 1.02  #: times that differ by no more than this factor are noise
+ALIKE = 1.05  #: times that differ by no more than this factor are noise
 
 
 def outcome(race: Race) -> Iterator[str]:
     winner = race.winner
-    if winner is None:
+    if not race.finished:
         yield _nobody_finished(race)
     elif len(race.finished) == 1:
-        yield _alone(race, winner)
-    elif race.target is not None and to_target(race, winner) is None:
-        yield f"No system reached {target_text(race)}, so nobody won."
-        yield from _fastest(race, winner)
+        yield _alone(race, race.finished[0])
+    elif race.was_too_busy:
+        yield from _too_busy(race)
+    elif winner is None:
+        yield from _nobody_won(race)
     elif race.target is None:
         yield from _fastest(race, winner)
     else:
         yield from _first(race, winner)
+
+
+def _too_busy(race: Race) -> Iterator[str]:
+    yield "This machine was too busy, so the times are not comparable."
+    yield f"Ranks computed up to {times(race.overrun)} as long as they were asked to."
+    yield "Run it again on an idle machine, with fewer --ranks or a longer --compute-ms."
+
+
+def _nobody_won(race: Race) -> Iterator[str]:
+    """Speed is not praised where nothing was learned by it."""
+    and_learned = " and learned as much as the baseline" if any(map(race.target_times, race.finished)) else ""
+    yield f"No system reached {target_text(race)}{and_learned}, so nobody won."
+    better = max if race.metric.higher_is_better else min
+    finals = [(entry.final, entry.title) for entry in race.finished if entry.final is not None]
+    known = [pair for pair in finals if not math.isnan(pair[0])]
+    if known:
+        final, title = better(known, key=lambda pair: pair[0])
+        yield f"The best model was that of {title}: {race.metric.name} {race.metric.text(final)}."
 
 
 def _nobody_finished(race: Race) -> str:
@@ -111,11 +129,15 @@ def _first(race: Race, winner: Entry) -> Iterator[str]:
     elif winner is base:
         yield _unbeaten(duel, reached)
     elif duel.alike:
-        yield _as_fast(duel, f"it reached {target_text(race)}")
+        yield _tie(duel, f"{winner.title} reached {target_text(race)}")
     else:
         verb = "won" if base else "was first"
         need = f"{duel.other.title} needed {seconds(duel.theirs.mean)} ({times(duel.gain)})"
         yield f"{winner.title} {verb}: {reached}, where {need}."
+        near = [e for e in rivals if e is not duel.other and not race.learned_less(e)]
+        tied = [e.title for e in near if (time := to_target(race, e)) and time.mean <= ALIKE * ours.mean]
+        if tied:
+            yield f"{listed(tied)} {'was' if len(tied) == 1 else 'were'} as fast, within noise."
     if base is None:
         yield _no_baseline(race)
 
@@ -135,9 +157,9 @@ def _unbeaten(duel: Duel, did: str) -> str:
     return f"No strategy beat {duel.winner.title} here: {did}; {near}."
 
 
-def _as_fast(duel: Duel, did: str) -> str:
-    against = f"in {seconds(duel.ours.mean)}, against {seconds(duel.theirs.mean)}"
-    return f"{duel.winner.title} was as fast as {duel.other.title}, not faster: {did} {against}, which is within noise."
+def _tie(duel: Duel, did: str) -> str:
+    against = f"in {seconds(duel.ours.mean)}, {duel.other.title} in {seconds(duel.theirs.mean)}"
+    return f"A tie: {did} {against}, which is within noise."
 
 
 def _fastest(race: Race, winner: Entry) -> Iterator[str]:
@@ -247,16 +269,26 @@ def date(race: Race) -> str:
 
 def notes(race: Race) -> dict[str, str]:
     base = race.baseline.title if race.baseline else "a baseline, which did not run"
+    s = race.settings
     return {
+        race.metric.name: "on data that no rank trains on, after equal samples" if not s.script else "while training",
+        "to target": f"when {race.metric.name} was as good as the target, the dotted line in the chart, and stayed so: "
+        f"at {HELD} points in a row, and at the end",
+        "learning rate": _about_rates(race),
         "time": "training alone, from the first rank's first step to the last rank's end",
         "speed-up": f"in samples per second, over {base}; says nothing about how good the model is",
-        "to target": f"when {race.metric.name} was first as good as the target, which is the dotted line in the chart",
         "waited": "share of their time in which ranks waited for others, or for a result; mean over ranks",
         "late": "share of the applied contributions that a later round took in than the one they were computed for",
         "stalest": "rounds that the latest of these came late",
         "slowest's share": f"of all that was applied; {1 / race.settings.ranks:.1%} would be even",
         "spread": _about_repeats(race),
     }
+
+
+def _about_rates(race: Race) -> str:
+    if race.settings.tune:
+        return "times the workload's own: the best of those tried in simulated time, on a seed that is not in the race"
+    return "the same for every system; --tune finds each one's own"
 
 
 def _about_repeats(race: Race) -> str:
@@ -305,7 +337,9 @@ def _late(entry: Entry) -> str:
 
 
 def _reservations(race: Race) -> Iterator[str]:
-    yield from _quality(race)
+    yield from _learned_less(race)
+    if len(race.finished) > 1 and max(len(entry.finished) for entry in race.finished) == 1:
+        yield "That is one seed: --repeat 3 shows how much is luck."
     yield from _failures(race)
     missing = [entry.title for entry in race.entries if not entry.attempts]
     if race.interrupted:
@@ -317,14 +351,15 @@ def _reservations(race: Race) -> Iterator[str]:
         yield f"Computing was emulated: ranks slept {race.settings.compute_ms:g} ms for a mean mini-batch."
 
 
-def _quality(race: Race) -> Iterator[str]:
-    base, winner = race.baseline, race.winner
-    if base is None or winner is None or winner is base or winner.final is None or base.final is None:
+def _learned_less(race: Race) -> Iterator[str]:
+    less = [entry for entry in race.finished if race.learned_less(entry)]
+    if not less or len(race.finished) < 2:
         return
-    if is_worse(race, winner, base):
-        mine = "not a number: it diverged" if math.isnan(winner.final) else race.metric.text(winner.final)
-        against = f"against {race.metric.text(base.final)} with {base.title}"
-        yield f"But its model ended worse: {race.metric.name} {mine}, {against}."
+    against = ""
+    if race.baseline is not None and race.baseline.final is not None:
+        against = f" than {race.baseline.title} ({race.metric.text(race.baseline.final)})"
+    named = [f"{entry.title} ({_final_text(race, entry.final)})" for entry in less if entry.final is not None]
+    yield f"{listed(named)} learned less{against}, however fast."
 
 
 def _failures(race: Race) -> Iterator[str]:
@@ -342,13 +377,14 @@ def headline_figures(race: Race) -> list[tuple[str, str]]:
     base, winner = race.baseline, race.winner
     if base is None or winner is None or winner is base:
         return []
-    figures = [_speed_tile(race, base, winner)]
+    figures = []
+    if winner.final is not None and base.final is not None:
+        figures.append((_final_text(race, winner.final), f"{_final_text(race, base.final)} with {base.title}"))
+    figures.append(_speed_tile(race, base, winner))
     ours, theirs = waited_share(winner), waited_share(base)
     if ours and theirs:
         about = f"of their time ranks waited: {base.title} → {winner.title}"
         figures.append((f"{percent(theirs.mean)} → {percent(ours.mean)}", about))
-    if winner.final is not None and base.final is not None:
-        figures.append((_final_text(race, winner.final), f"{_final_text(race, base.final)} with {base.title}"))
     return [figure for figure in figures if figure[0]]
 
 
