@@ -29,7 +29,8 @@ ARIES = "zero:latency_us=1.5,overhead_us=0.5,gbps=80,ranks_per_host=1"  #: one r
 BYTES = 4e-6  #: megabytes of a float32 parameter
 MS_PER_MINUTE = 60_000
 
-SOLO, MAJORITY, RANDOM = "eager-solo:grace=0", "eager-majority:grace=0", "eager:quorum=majority-random,grace=0"
+SOLO, MAJORITY = "eager-solo:grace=0,repair=none", "eager-majority:grace=0,repair=none"
+RANDOM = "eager:quorum=majority-random,grace=0,repair=none"
 WAGMA, LOCAL = "wagma:sync=wait,grace=0", "local-sgd:every=1"
 
 

@@ -43,7 +43,7 @@ def main() -> None:
     """Trains for a few epochs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--strategy", default="eager-majority")
+    parser.add_argument("--strategy", default="auto")
     parser.add_argument("--checkpoint", default="", help="file to save to; none is saved without it")
     arguments = parser.parse_args()
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

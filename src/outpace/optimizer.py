@@ -67,10 +67,11 @@ class DistributedOptimizer(Optimizer):
     All ranks begin with rank 0's weights, buffers and optimizer state. Blocks until every rank is there.
 
         optimizer = outpace.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
-                                                 strategy="eager-majority", model=model)
+                                                 model=model)
 
     optimizer: the optimizer to wrap; use only the wrapper afterwards.
     strategy: a name, with options ("eager:quorum=3,late=carry"), or an object (`outpace.Eager(quorum="majority")`).
+        "auto" waits for those it pays to wait for; leave it out unless you know better.
     model: gives parameters their names, and lets buffers (BatchNorm) be shared at the start and at `synchronize()`.
     buffers: what becomes of them when all ranks meet, where the usual rule does not fit: {"*.queue": "own"}.
     engine: "local" (all ranks on this machine), "cluster" (several machines), or "auto" for what torchrun says.
@@ -95,7 +96,7 @@ class DistributedOptimizer(Optimizer):
     def __init__(
         self,
         optimizer: Optimizer,
-        strategy: str | Strategy = "eager-majority",
+        strategy: str | Strategy = "auto",
         model: torch.nn.Module | None = None,
         engine: str = "auto",
         *,

@@ -12,7 +12,7 @@ from outpace.cli import main, simulate
 from outpace.engines.virtual.network import NETWORKS
 from tests.support.processes import hear_ctrl_c
 
-USUAL = ["allreduce", "eager-majority", "eager-solo", "eager:quorum=adaptive"]
+USUAL = ["allreduce", "eager-majority", "eager-solo", "auto"]
 SMALL = ["--ranks", "4", "--steps", "8"]
 
 

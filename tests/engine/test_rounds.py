@@ -15,7 +15,7 @@ STRATEGIES = ["eager-solo", "eager-majority", "eager:quorum=2"]
 OPTIMIZERS = ["sgd", "adamw"]
 STEPS = 200
 LATE = ["carry", "count", "drop"]
-QUORUMS = ["solo", "majority", "full", 3, 0.75, "adaptive", "majority-random"]
+QUORUMS = ["solo", "majority", "full", 3, 0.75, "auto", "majority-random"]
 
 
 @pytest.fixture(scope="module", params=[1, 2, 3, 5, 8])

@@ -155,7 +155,7 @@ def _scenario(draw: random.Random, ranks: int, seed: int) -> Scenario:
 
 
 def _strategy(draw: random.Random, ranks: int) -> Eager:
-    names = ("solo", "solo", "majority", "majority", "majority", "full", "adaptive", "majority-random")
+    names = ("solo", "solo", "majority", "majority", "majority", "full", "auto", "majority-random")
     quorum = draw.choice((*names, draw.randint(1, ranks), draw.choice((0.25, 0.6, 0.9))))
     return Eager(
         quorum=quorum,

@@ -1,7 +1,8 @@
 """A naive model of the rounds, written from the rules and not from the ledger.
 
 Keeps every life and every contribution for ever and recomputes all else from them at each event. Only the pace of
-arrivals is taken from the package: it has tests of its own. Must never be fast at the cost of being plain.
+arrivals and the choice of a quorum are taken from the package: they have tests of their own. Must never be fast at the
+cost of being plain.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from fractions import Fraction
 
 from outpace.protocol.events import Arrive, Attempt, Away, Back, Dead, Done, Event, Finish, Join, Refuse, Seal, Sync
 from outpace.protocol.pace import Pace
+from outpace.protocol.progress import QuorumChoice
 from outpace.protocol.rules import Rules
 
 ROWS = (0, 1)
@@ -70,10 +72,11 @@ class Reference:
         self.open = 0
         self.met_ns: int | None = None
         self.grace_ns = 0
+        self.patient_until_ns: int | None = None
         self.resume_asked = [0]
         self.sync_generation, self.sync_version, self.sync_ranks = 0, 0, ()
         self.kept_from = 0  #: results of rounds before this one were given up by a resume
-        self.pace = Pace(rules.needs_pace)
+        self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto")
 
     # -- who there is ----------------------------------------------------------------------------------------------
 
@@ -103,7 +106,7 @@ class Reference:
         least = self.rules.min_ranks
         if least is None:
             quorum = self.rules.quorum
-            least = 1 if quorum in ("adaptive", "majority-random") else self._count(self.rules.world)
+            least = 1 if quorum == "majority-random" else self._count(self.rules.world)
         return self.started and len(self.counted()) < least
 
     # -- what there is ---------------------------------------------------------------------------------------------
@@ -169,7 +172,8 @@ class Reference:
             return max(1, math.ceil(Fraction(str(quorum)) * ranks))
         if isinstance(quorum, int):
             return quorum
-        return {"solo": 1, "majority": max(1, (ranks + 1) // 2), "full": max(1, ranks)}[quorum]
+        majority = max(1, (ranks + 1) // 2)
+        return {"solo": 1, "majority": majority, "auto": majority, "full": max(1, ranks)}[quorum]
 
     def quorum_is_met(self) -> bool:
         here, can = {g.rank for g in self.on_time()}, set(self.can_still_contribute())
@@ -180,9 +184,23 @@ class Reference:
         if self.rules.quorum == "majority-random":
             draw = random.Random(self.rules.seed * 1_000_003 + self.open)
             return draw.choice(sorted(here | can)) in here or len(here) >= possible
-        if self.rules.quorum == "adaptive":
-            return len(here) >= min(self.pace.best_quorum(self.open, members), possible)
-        return len(here) >= min(self._count(len(here | set(members))), possible)  # also who gave and has left
+        of = sorted(here | set(members))  # also who gave and has left
+        enough = self._count(len(of))
+        if self.rules.chooses and len(here) >= enough:
+            enough = self.choice.needed(self.open, enough, self.pace.durations(of))
+        return len(here) >= min(enough, possible)
+
+    def goes_on_without_the_rest(self, now_ns: int) -> bool:
+        """From the least number on, a chosen quorum is waited for with some patience, and only for who was heard of."""
+        here, members = {g.rank for g in self.on_time()}, {x.rank for x in self.unfinished()}
+        if not self.rules.chooses or not here or len(here) < self._count(len(here | members)):
+            return False
+        if not self.expected():
+            return True
+        patience = self.pace.patience_ns()
+        if self.patient_until_ns is None and patience is not None:
+            self.patient_until_ns = now_ns + patience
+        return False
 
     # -- events ----------------------------------------------------------------------------------------------------
 
@@ -220,7 +238,8 @@ class Reference:
         return True
 
     def _seal(self, event: Seal) -> bool:
-        if event.number != self.open or self.reducing() or self.met_ns is None:
+        is_due = self.met_ns is not None or self.patient_until_ns is not None
+        if event.number != self.open or self.reducing() or not is_due:
             return False
         self._close()
         return True
@@ -297,6 +316,8 @@ class Reference:
             self._note_quorum(now_ns)
             if not self.grace_ns or not self.expected():
                 self._close()
+        elif self.goes_on_without_the_rest(now_ns):
+            self._close()
         elif self.pending() and not self.can_still_contribute():
             self._close()  # nobody can contribute any more: a flush round
         waiting = [x for x in self.unfinished() if not self.waits_for_who_meets(x)]
@@ -314,7 +335,7 @@ class Reference:
         world = len(self.counted() | {g.rank for g in self.pending()})
         self.sealed.append(Sealed(self.open, world))
         self.open += 1
-        self.met_ns, self.grace_ns = None, 0
+        self.met_ns, self.grace_ns, self.patient_until_ns = None, 0, None
 
     def _complete(self, sealed: Sealed, void: bool, now_ns: int) -> None:
         sealed.complete, sealed.void = True, void

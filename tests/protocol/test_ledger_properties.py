@@ -16,7 +16,7 @@ from .checkers import Audit, check_exact_majority, check_rows_and_slots, expecte
 from .reference import Reference
 from .simulated_ranks import ACTIONS, Choice, Run
 
-NAMED_QUORUMS = ("solo", "majority", "full", "majority-random", "adaptive")
+NAMED_QUORUMS = ("solo", "majority", "full", "majority-random", "auto")
 
 
 @st.composite

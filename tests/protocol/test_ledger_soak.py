@@ -20,7 +20,7 @@ from .checkers import Audit, check_exact_majority, check_rows_and_slots, expecte
 from .reference import Reference
 from .simulated_ranks import ACTIONS, Choice, Run
 
-QUORUMS = ("solo", "majority", "full", "majority-random", "adaptive", 1, 2, 3, 0.4, 0.7)
+QUORUMS = ("solo", "majority", "full", "majority-random", "auto", 1, 2, 3, 0.4, 0.7)
 RUNS_PER_SEED = 8
 
 

@@ -1,15 +1,14 @@
-"""What arrival times teach: grace for jitter, none for stragglers, and the quorum that pays most."""
+"""What arrival times teach: grace for jitter, none for stragglers, and how long to wait at most."""
 
 from __future__ import annotations
 
 import json
 import random
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outpace.protocol.pace import GRACE_SHARE, Pace
+from outpace.protocol.pace import GRACE_SHARE, PATIENCE, Pace
 
 from .logs import arrive, done, seal, started
 
@@ -82,46 +81,24 @@ def test_grace_is_never_negative_when_a_stopped_rank_appends_an_old_time() -> No
     assert observed([-1.0]).grace_ns() >= 0
 
 
-@pytest.mark.parametrize("world", [2, 4, 8])
-def test_adaptive_quorum_of_balanced_ranks_is_full_or_nearly(world: int) -> None:
-    assert computing([100] * world).best_quorum(20, range(world)) >= world - 1
+def test_nobody_is_waited_for_longer_than_twice_the_longest_step_of_late() -> None:
+    assert Pace().patience_ns() is None
+    assert computing([100, 400], jitter=0).patience_ns() == PATIENCE * 400 * MS
 
 
-def test_adaptive_quorum_leaves_one_slow_rank_behind() -> None:
-    assert computing([100] * 7 + [1000]).best_quorum(20, range(8)) == 7
-
-
-def test_adaptive_quorum_leaves_several_slow_ranks_behind() -> None:
-    assert computing([100] * 6 + [1000, 2000]).best_quorum(20, range(8)) == 6
-
-
-@pytest.mark.parametrize("world", range(1, 9))
-def test_adaptive_quorum_begins_with_the_majority(world: int) -> None:
-    assert Pace().best_quorum(0, range(world)) == (world + 1) // 2
-
-
-def test_adaptive_quorum_forgets_a_rank_that_left() -> None:
-    pace = computing([100] * 7 + [1000])
-    pace.forget(0)
-    assert pace.best_quorum(20, range(8)) == 4
-
-
-def test_adaptive_quorum_is_looked_at_again_when_the_ranks_change_or_after_a_while() -> None:
-    pace = computing([100] * 4)
-    assert pace.best_quorum(20, range(4)) >= 3
-    for rank in range(4):
-        pace.forget(rank)
-    assert pace.best_quorum(27, range(4)) >= 3
-    assert pace.best_quorum(28, range(4)) == 2
-    assert pace.best_quorum(28, range(3)) == 2
+def test_times_that_cross_are_no_negative_durations() -> None:
+    pace = Pace()
+    pace.released([0], 100 * MS)
+    pace.arrived(0, 0, 99 * MS)
+    assert pace.durations([0, 1]) == [[0], []]
 
 
 def test_a_restored_pace_decides_alike() -> None:
     for pace in (observed([1, 2, 3]), computing([100] * 3 + [900])):
-        pace.best_quorum(20, range(4))
         restored = Pace().with_state(json.loads(json.dumps(pace.to_state())))
         assert restored.grace_ns() == pace.grace_ns()
-        assert restored.best_quorum(40, range(4)) == pace.best_quorum(40, range(4))
+        assert restored.patience_ns() == pace.patience_ns()
+        assert restored.durations(range(5)) == pace.durations(range(5))
 
 
 def test_with_auto_grace_ranks_that_jitter_soon_are_all_on_time() -> None:

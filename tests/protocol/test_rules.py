@@ -14,7 +14,7 @@ from outpace.protocol.rules import Rules, needed
     ("choices", "words"),
     [
         ({"world": 0}, "a world of 0 ranks cannot train"),
-        ({"quorum": "most"}, "quorum='most' is unknown; choose one of solo, majority"),
+        ({"quorum": "most"}, "quorum='most' is unknown; choose one of auto, solo, majority"),
         ({"quorum": 5}, 'quorum=5 is larger than the world of 4 ranks.*Use quorum="full"'),
         ({"quorum": 0}, "quorum=0 must be at least 1"),
         ({"quorum": 1.5}, "quorum=1.5 as a fraction"),
@@ -38,7 +38,7 @@ def test_a_choice_that_cannot_work_is_refused_with_its_reason(choices: dict[str,
         Rules(**{"world": 4, **choices})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("quorum", ["solo", "majority", "majority-random", "full", "adaptive", 1, 4, 0.01, 1.0])
+@pytest.mark.parametrize("quorum", ["solo", "majority", "majority-random", "full", "auto", 1, 4, 0.01, 1.0])
 def test_every_documented_quorum_is_accepted(quorum: str | int | float) -> None:
     assert Rules(4, quorum=quorum).quorum == quorum
 

@@ -102,7 +102,7 @@ def test_a_round_lasts_as_long_as_its_quorums_slowest_and_only_those_on_time_wai
     milliseconds: list[int], data: st.DataObject
 ) -> None:
     quorum = data.draw(st.integers(1, len(milliseconds)))
-    run = one_step(f"eager:quorum={quorum},grace=0,max_staleness=20", milliseconds)
+    run = one_step(f"eager:quorum={quorum},grace=0,max_staleness=20,repair=none", milliseconds)
     sealed = sorted(milliseconds)[quorum - 1]
     assert waited_ms(run) == [max(0, sealed - mine) for mine in milliseconds]
 
@@ -111,14 +111,14 @@ def test_a_round_lasts_as_long_as_its_quorums_slowest_and_only_those_on_time_wai
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=6), st.integers(1, 12), st.sampled_from(DATA))
 def test_work_is_conserved(milliseconds: list[int], steps: int, data: str) -> None:
     scenario = Scenario(ranks=len(milliseconds), steps=steps, imbalance=Table(*milliseconds), network="host", data=data)
-    for strategy in ("allreduce", "eager-majority", "eager-solo", "eager:quorum=adaptive,late=count"):
+    for strategy in ("allreduce", "eager-majority", "eager-solo", "eager:quorum=adaptive,late=count", "auto"):
         run = simulate_timing(strategy, scenario)
         made = sum(t.on_time + t.carried + t.dropped for t in run.tallies)
         assert made == len(milliseconds) * steps
         assert run.throughput <= ideal_throughput(scenario) * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("strategy", ["allreduce", "eager-majority", "eager-solo", "eager:quorum=adaptive"])
+@pytest.mark.parametrize("strategy", ["allreduce", "eager-majority", "eager-solo", "auto"])
 def test_a_rank_that_is_alone_never_waits(strategy: str) -> None:
     run = simulate_timing(strategy, Scenario(ranks=1, steps=20, imbalance="exponential", network="zero"))
     assert run.waited_s == (0.0,)
@@ -152,7 +152,7 @@ def test_a_log_is_the_same_each_time_and_another_with_another_seed() -> None:
 def test_a_log_is_the_same_on_every_machine() -> None:
     """Pinned: whoever changes what is simulated changes this on purpose."""
     scenario = Scenario(ranks=5, steps=20, imbalance="random:k=2,delay_ms=30", data=SHARED, seed=3)
-    assert simulate_timing("eager-majority", scenario).digest == "331f4d77da0f9f56a036073b50eae347"
+    assert simulate_timing("eager-majority:repair=none", scenario).digest == "331f4d77da0f9f56a036073b50eae347"
 
 
 def test_those_who_watch_see_every_event_in_the_order_of_time() -> None:

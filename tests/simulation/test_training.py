@@ -13,7 +13,7 @@ from outpace.protocol.events import Claim, Event, Finish, Snapshot
 from outpace.simulation import DATA, Scenario, simulate_timing, simulate_training
 from outpace.workloads import Hyperplane, Score, Workload
 
-STRATEGIES = ["allreduce", "eager-majority", "eager-solo", "eager:quorum=2,late=drop", "eager:quorum=adaptive"]
+STRATEGIES = ["allreduce", "eager-majority", "eager-solo", "eager:quorum=2,late=drop", "auto"]
 UNEVEN = Scenario(ranks=5, steps=24, imbalance="exponential:mean_ms=150")
 
 

@@ -59,7 +59,9 @@ def used(strategy: str, imbalance: Table, divisor: float, parts: int = PARTS) ->
 @pytest.mark.parametrize("work", ["0", "0.5", "1"])
 @pytest.mark.parametrize("busy", ["carry", "again"])
 def test_nonblocking_uses_every_micro_batch_exactly_once(busy: str, work: str, imbalance: Table) -> None:
-    counts, walks = used(f"nonblocking:busy={busy},work={work},max_staleness=64", imbalance, divisor=WORLD * PARTS)
+    counts, walks = used(
+        f"nonblocking:busy={busy},work={work},max_staleness=64,repair=none", imbalance, divisor=WORLD * PARTS
+    )
     assert torch.equal(counts, torch.ones_like(counts))
     for mine in walks:
         computed = mine.pieces if busy == "carry" else set(mine.pieces)
@@ -67,7 +69,7 @@ def test_nonblocking_uses_every_micro_batch_exactly_once(busy: str, work: str, i
 
 
 def test_nonblocking_that_drops_uses_nothing_twice_and_drops_only_what_was_not_begun() -> None:
-    counts, walks = used("nonblocking:rest=drop", UNEVEN, divisor=WORLD * PARTS)
+    counts, walks = used("nonblocking:rest=drop,repair=none", UNEVEN, divisor=WORLD * PARTS)
     assert set(counts.unique().tolist()) == {0.0, 1.0}
     applied = sum(c.samples for record in rounds_of(walks) for c in record.contributions)
     assert counts.sum() == applied < WORLD * PIECES
@@ -129,10 +131,10 @@ def test_rennala_applies_or_drops_every_gradient() -> None:
 
 
 @pytest.mark.parametrize("late", ["carry", "count"])
-@pytest.mark.parametrize("quorum", ["solo", "majority", "3", "adaptive", "majority-random"])
+@pytest.mark.parametrize("quorum", ["solo", "majority", "3", "auto", "majority-random"])
 def test_eager_uses_every_gradient_exactly_once(quorum: str, late: str) -> None:
     walks = walk(
-        f"eager:quorum={quorum},late={late},max_staleness=64",
+        f"eager:quorum={quorum},late={late},max_staleness=64,repair=none",
         WORLD,
         12,
         basis(12),
@@ -184,7 +186,7 @@ def replayed(records: Sequence[Round]) -> list[Tensor]:
 
 @pytest.mark.parametrize(
     "strategy",
-    ["nonblocking:work=0", "nonblocking:work=0.9", "dropcompute:tau_ms=61,rest=carry"],
+    ["nonblocking:work=0,repair=none", "nonblocking:work=0.9,repair=none", "dropcompute:tau_ms=61,rest=carry"],
 )
 def test_a_round_is_the_gradient_of_the_mean_loss_over_the_union_of_finished_micro_batches(strategy: str) -> None:
     walks = walk_in_rounds(

@@ -89,14 +89,15 @@ def test_dropcompute_takes_the_threshold_and_at_most_one_micro_batch(tau: int) -
 
 
 @pytest.mark.parametrize(
-    "choice", ["ringmaster", "ringmaster:delay=1", "eager-solo:grace=0", "rennala", "ad-psgd", "wagma:grace=0"]
+    "choice",
+    ["ringmaster", "ringmaster:delay=1", "eager-solo:grace=0,repair=none", "rennala", "ad-psgd", "wagma:grace=0"],
 )
 def test_nobody_waits(choice: str) -> None:
     run, _ = timed(choice)
     assert run.waited_s == (0.0,) * len(MS)
 
 
-@pytest.mark.parametrize("choice", ["ringmaster", "ad-psgd", "eager-solo:grace=0", "wagma:grace=0"])
+@pytest.mark.parametrize("choice", ["ringmaster", "ad-psgd", "eager-solo:grace=0,repair=none", "wagma:grace=0"])
 def test_where_nobody_waits_every_rank_ends_after_its_own_computing(choice: str) -> None:
     run, seen = timed(choice)
     assert run.seconds == pytest.approx(12 * max(MS) / 1e3)

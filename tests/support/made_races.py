@@ -52,7 +52,7 @@ class Run:
             (self.carried if late else self.on_time)[rank] += 1
             self.begin[rank], self.version[rank] = at + APPLY_NS, number + 1
             self.ready[rank] = self.begin[rank] + self._compute_ns(rank)
-        self.rounds.append(TracedRound(number, at, self.ranks, tuple(given), False, members[0]))
+        self.rounds.append(TracedRound(number, at, self.ranks, tuple(given), False, recorded_by=members[0]))
 
     def _step(self, rank: int, number: int, at: int, late: int, round_: int) -> Step:
         waited = (at - self.ready[rank]) / 1e9

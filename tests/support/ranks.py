@@ -7,7 +7,7 @@ import os
 import random
 import signal
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,10 @@ import torch
 import outpace
 from outpace.engines.arena import log
 from outpace.protocol.ledger import Ledger
+from outpace.strategies import Strategy
+from outpace.strategies import strategy as strategy_by_name
+from outpace.strategies.eager import Eager
+from outpace.strategies.nonblocking import NonBlocking
 
 TIMEOUT_S = 60.0  # a hang becomes an error that names the ranks
 
@@ -108,6 +112,12 @@ def train(strategy: str, steps: int, optimizer: str = "sgd", delay_s: float = 0.
     return report
 
 
+def at_full_weight(choice: str) -> Strategy:
+    """The strategy without repair: where contributions are counted by the weights they move, each must weigh one."""
+    chosen = strategy_by_name(choice)
+    return replace(chosen, repair="none") if isinstance(chosen, (Eager, NonBlocking)) else chosen
+
+
 class Counter:
     """A model whose gradient for step s of rank r is one at [r, s]: weights count how often each was applied."""
 
@@ -117,7 +127,8 @@ class Counter:
         made: list[outpace.DistributedOptimizer] = []
         inner = torch.optim.SGD([self.weight, self.padding], lr=1.0)
         options = {"timeout_s": TIMEOUT_S, **options}
-        self.opt = outpace.DistributedOptimizer(inner, strategy=strategy, on_round=recorder(report, made), **options)
+        chosen = at_full_weight(strategy)
+        self.opt = outpace.DistributedOptimizer(inner, strategy=chosen, on_round=recorder(report, made), **options)
         made.append(self.opt)
 
     def step(self, step: int) -> None:

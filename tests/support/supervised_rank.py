@@ -17,7 +17,7 @@ import torch
 
 import outpace
 from outpace.engines.arena.rendezvous import Rendezvous
-from tests.support.ranks import TIMEOUT_S, Report, digest, my_rank, recorder, world
+from tests.support.ranks import TIMEOUT_S, Report, at_full_weight, digest, my_rank, recorder, world
 
 LIFE = int(os.environ.get("OUTPACE_LIFE", "1"))
 LIVES, STEPS = 4, 10_000  # at most, which weights have room for
@@ -39,7 +39,8 @@ class Counter:
     def __init__(self, strategy: str, report: Report) -> None:
         self.weight = torch.nn.Parameter(torch.zeros(world(), LIVES, STEPS))
         inner, made = torch.optim.SGD([self.weight], lr=1.0), []
-        self.opt = outpace.DistributedOptimizer(inner, strategy, timeout_s=TIMEOUT_S, on_round=recorder(report, made))
+        options = {"timeout_s": TIMEOUT_S, "on_round": recorder(report, made)}
+        self.opt = outpace.DistributedOptimizer(inner, at_full_weight(strategy), **options)
         made.append(self.opt)
 
     def step(self, step: int) -> None:

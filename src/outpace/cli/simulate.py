@@ -56,7 +56,7 @@ ABOUT_NETWORKS = {
     "cluster": "Ethernet as outpace uses it itself: the log in one of torch's stores, a ring for sums, and rows that "
     "are sent when they are published.",
 }
-SYSTEMS = (BASELINE, "eager-majority", "eager-solo", "eager:quorum=adaptive")  #: unless one asks for others
+SYSTEMS = (BASELINE, "eager-majority", "eager-solo", "auto")  #: unless one asks for others
 USUAL = Scenario(imbalance="random:k=1,delay_ms=200")
 ON_HOSTS = "cluster"  #: the network, unless one asks for another
 LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits

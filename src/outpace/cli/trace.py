@@ -17,6 +17,7 @@ from outpace.observe.reader import read_trace
 from outpace.observe.trace import Trace
 from outpace.version import __version__
 
+SHOWN = 8  #: changes of the quorum, the last ones
 DESCRIPTION = """
 Shows how long each rank of a recorded run computed and waited, and which rank was the slowest. A run is recorded by
 DistributedOptimizer(..., log_dir="runs/x"), or by outpace.record(optimizer, "runs/x") in a loop with torch's DDP.
@@ -62,6 +63,7 @@ def to_json(trace: Trace, export: str | None) -> dict[str, Any]:
         "communication_s": figures.communication_s(trace),
         "slowest_over_mean": figures.slowest_over_mean(trace),
         "slowest_rank": figures.slowest_rank(trace),
+        "quorums": [{"round": number, "quorum": quorum} for number, quorum in _quorums(trace)],
         "ranks": _ranks(trace),
         "skipped": list(trace.skipped),
         "export": export,
@@ -85,6 +87,11 @@ def _ranks(trace: Trace) -> list[dict[str, Any]]:
     ]
 
 
+def _quorums(trace: Trace) -> list[tuple[int, str]]:
+    """What the quorum was changed to, where it follows the arrivals."""
+    return [(taken.number, taken.quorum) for taken in trace.rounds if taken.quorum]
+
+
 def print_report(trace: Trace, export: str | None) -> None:
     console = Console(highlight=False, markup=False, emoji=False)
     console.print()
@@ -93,6 +100,8 @@ def print_report(trace: Trace, export: str | None) -> None:
     console.print(f"slowest        rank {slowest}: computes {ms(figures.compute_s(trace)[slowest])} a step")
     console.print(f"imbalance      in a step, the slowest rank computes {ratio:.2f} times the mean")
     console.print(f"communication  {ms(figures.communication_s(trace))} a step: what the last rank to be ready waits")
+    for number, quorum in _quorums(trace)[-SHOWN:]:
+        console.print(f"quorum         from round {number}: {quorum}", soft_wrap=True)
     for words in trace.skipped:
         console.print(f"left out       {words}", style="yellow", soft_wrap=True)
     if export is not None:

@@ -87,7 +87,8 @@ class RunTrace:
     def _round(self, record: Round) -> None:
         """All ranks apply every round; its first contributor records it, and rank 0 shows it in TensorBoard."""
         if self._recorder is not None and record.contributions:
-            applied = (traced_round, record, time.monotonic_ns())
+            quorum = self._engine.ledger.choice.change_at(record.number)
+            applied = (traced_round, record, time.monotonic_ns(), quorum)
             if record.contributions[0].rank == self._rank:
                 self._recorder.add(applied)
             if self._recorder.board is not None:

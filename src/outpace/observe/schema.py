@@ -191,6 +191,7 @@ class TracedRound(Record, frozen=True):
     world: World
     contributions: tuple[Given, ...]
     void: bool
+    quorum: str = ""  #: what it was changed to with this round, and why
     recorded_by: int = -1  #: known from the file it is in; never written
 
     def shifted(self, by_ns: int) -> TracedRound:
@@ -276,9 +277,9 @@ def strategy_step(
     return Step(ticket.step, begin, ready, end, *rounded, *told, ticket.round, version, late)
 
 
-def traced_round(record: Round, at_ns: int) -> TracedRound:
+def traced_round(record: Round, at_ns: int, quorum: str = "") -> TracedRound:
     given = tuple([Given(c.rank, c.step, c.version) for c in record.contributions])
-    return TracedRound(record.number, at_ns, record.world, given, record.void)
+    return TracedRound(record.number, at_ns, record.world, given, record.void, quorum)
 
 
 def tally(on_time: int, carried: int, dropped: int, staleness: Mapping[int, int]) -> Tally:

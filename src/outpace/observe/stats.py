@@ -34,6 +34,7 @@ class Stats:
     grace_s: float  #: grace the next round would get
     ranks: tuple[RankStats, ...]
     staleness: dict[int, int]  #: rounds late -> how many contributions
+    quorum: str = ""  #: where it follows the arrivals: how many of whom, and why
 
     @property
     def late_share(self) -> float:
@@ -48,7 +49,8 @@ class Stats:
         ]
         head = f"[rank {self.rank} - round {self.round}] {self.steps} steps, version {self.version}"
         waited = f"waited {self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
-        return "\n".join([f"{head}, {waited}", *rows])
+        quorum = [f"  quorum {self.quorum}"] if self.quorum else []
+        return "\n".join([f"{head}, {waited}", *quorum, *rows])
 
 
 def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: float, last: str) -> Stats:
@@ -63,4 +65,6 @@ def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: floa
     grace = ledger.rules.grace
     grace_s = ledger.pace.grace_ns() / 1e9 if grace == "auto" else float(grace)
     open_round, staleness = max(ledger.round, ledger.published.furthest + 1), staleness_of(tallies.values())
-    return Stats(rank, version, open_round, steps, waited_s, last, grace_s, tuple(ranks), staleness)
+    changes = ledger.choice.changes
+    quorum = str(changes[-1]) if changes else ""
+    return Stats(rank, version, open_round, steps, waited_s, last, grace_s, tuple(ranks), staleness, quorum)

@@ -103,7 +103,7 @@ class Ledger(LedgerView):
     def _seal(self, event: events.Seal) -> Outcome:
         if self.rules.publishes is not None:
             return self.published.freeze_after_grace(event.number)
-        if event.number != self.round or self.reducing is not None or self.met_ns is None:
+        if event.number != self.round or self.deadline_ns is None:
             return ignored("that round is sealed, or its quorum is not met")
         self._close_round()
         self._settle(event.time_ns)
@@ -286,10 +286,12 @@ class Ledger(LedgerView):
     def _settle(self, now_ns: int) -> None:
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
         while self.reducing is None and self.started:
-            if quorum_is_met(self.rules, self.round, self.open, self._needed, self.pace):
+            if quorum_is_met(self.rules, self.round, self.open, self._enough()):
                 self._note_quorum(now_ns)
                 if self.grace_ns and self._someone_is_expected():
                     return
+            elif self._goes_on_without_the_rest(now_ns):
+                pass
             elif self.open.can or self.open.is_empty:
                 break
             self._close_round()
@@ -297,6 +299,24 @@ class Ledger(LedgerView):
             self._settle_sync()
             if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
                 self.over = True  # at one place in the log for all: a rank that joins later finds nobody to train with
+
+    def _enough(self) -> int:
+        """Arrivals that make the quorum: a plain count, or what was chosen for this round."""
+        if not self.rules.chooses or len(self.open.present) < self._needed:
+            return self._needed
+        ranks = self.open.unfinished | self.open.present
+        return self.choice.needed(self.round, self._needed, self.pace.durations(sorted(ranks)))
+
+    def _goes_on_without_the_rest(self, now_ns: int) -> bool:
+        """A quorum that was chosen may be of ranks that something has happened to since. From the least number on it is
+        waited for as long as ranks have lately taken, and not at all for those who have been silent for rounds."""
+        if not self.rules.chooses or not self.open.present or len(self.open.present) < self._needed:
+            return False
+        if not self._someone_is_expected():
+            return True
+        if self.patient_until_ns is None and (patience := self.pace.patience_ns()) is not None:
+            self.patient_until_ns = now_ns + patience
+        return False
 
     def _someone_is_expected(self) -> bool:
         """Whether grace has anybody to wait for: a rank that has been silent for rounds is more than a little late."""
@@ -329,7 +349,7 @@ class Ledger(LedgerView):
         world = len(counted | {c.rank for c in frozen})
         self.reducing = self._weighed(Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot()))
         self.round += 1
-        self.met_ns, self.grace_ns = None, 0
+        self.met_ns, self.grace_ns, self.patient_until_ns = None, 0, None
         self._count_needed()
         if self.rules.one_at_a_time:
             for left in [c for c in self.on_time if self.rules.too_late(self.round - c.version)]:

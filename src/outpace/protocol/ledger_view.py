@@ -11,6 +11,7 @@ from outpace.protocol.members import FINISHED, SYNCING, Members, Synchronisation
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace
 from outpace.protocol.pool import Pool
+from outpace.protocol.progress import QuorumChoice
 from outpace.protocol.published import Published
 from outpace.protocol.results import Results, Snapshots
 from outpace.protocol.round import Contribution, Round
@@ -21,10 +22,12 @@ from outpace.protocol.state import Part
 class LedgerView(Part):
     members: Members
     pace: Pace
+    choice: QuorumChoice  #: where the quorum follows the arrivals
     round: int  #: the open round; also the version of a replica that applied everything sealed
     open: OpenRound
     met_ns: int | None  #: when the open round's quorum was met
     grace_ns: int
+    patient_until_ns: int | None  #: when the open round goes ahead without its quorum
     reducing: Round | None  #: sealed, its result not yet complete
     results: Results
     hyper_step: int  #: own steps of the rank whose hyper-parameters were used last
@@ -43,9 +46,9 @@ class LedgerView(Part):
         self.rules = rules
         self.host = host  #: whose snapshots are meant by `snapshots`; changes nothing else
         self.members, self.hosts, self.sync = Members(), Hosts(rules), Synchronisation()
-        self.pace = Pace(rules.needs_pace)
+        self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto")
         self.round, self.open, self.reducing = 0, OpenRound(rules.rows), None
-        self.met_ns, self.grace_ns, self.hyper_step = None, 0, 0
+        self.met_ns, self.grace_ns, self.patient_until_ns, self.hyper_step = None, 0, None, 0
         self.results, self.discount = Results(rules), Discount(rules)
         self.done_by, self.told = set(), {}
         self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
@@ -108,10 +111,12 @@ class LedgerView(Part):
 
     @property
     def deadline_ns(self) -> int | None:
-        """When a waiter should seal the open round, or None while its quorum is not met."""
+        """When a waiter should seal the open round, or None while it is not known whether it will be waited for."""
         if self.rules.publishes is not None:
             return self.published.deadline_ns
-        return None if self.met_ns is None or self.reducing else self.met_ns + self.grace_ns
+        if self.reducing is not None:
+            return None
+        return self.patient_until_ns if self.met_ns is None else self.met_ns + self.grace_ns
 
     @property
     def sealable(self) -> int:

@@ -9,7 +9,6 @@ import random
 from collections.abc import Iterable
 
 from outpace.protocol.members import ACTIVE, Member
-from outpace.protocol.pace import Pace
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules
 from outpace.protocol.state import Part
@@ -165,10 +164,10 @@ class OpenRound(Part):
                 self._count(contribution.samples, contribution.planned)
 
 
-def quorum_is_met(rules: Rules, number: int, open_round: OpenRound, enough: int, pace: Pace) -> bool:
+def quorum_is_met(rules: Rules, number: int, open_round: OpenRound, enough: int) -> bool:
     """Whether enough are on time for the open round; more than can come are never asked for.
 
-    number: of the open round. enough: arrivals that make the quorum, where it is a plain count.
+    number: of the open round. enough: arrivals that make the quorum, where it is a plain count or chosen.
     """
     if rules.is_count:
         here = len(open_round.present)
@@ -179,8 +178,6 @@ def quorum_is_met(rules: Rules, number: int, open_round: OpenRound, enough: int,
         return open_round.samples >= (rules.work or planned) > 0
     if not open_round.on_time:
         return False
-    if quorum == "adaptive":
-        enough = pace.best_quorum(number, open_round.unfinished)
     if open_round.everybody_is_here:
         return True
     if quorum == "majority-random":

@@ -1,20 +1,19 @@
-"""What the arrivals' times teach: how long grace should be, and which quorum pays most.
+"""What the arrivals' times teach: how long grace should be, how long ranks take, and when to wait no longer.
 
 Owns the recent history of arrival times, taken from events. Must never read a clock.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from outpace.protocol.state import Part
 
 GRACE_SHARE = 0.15  #: of a round: a rank that comes later than this is a straggler, and not just jittery
+PATIENCE = 2  #: times the longest step of late
 _LAGS = 64
 _INTERVALS = 9
 _DURATIONS = 16
-_RECONSIDER = 8  # rounds
-_CANDIDATES = 32  # quorums that are compared: all of them among so many ranks, evenly spaced ones among more
 
 
 class Pace(Part):
@@ -25,13 +24,11 @@ class Pace(Part):
     _intervals: list[int]  # between the last quorums
     _started: dict[int, int]  # rank -> when it began to compute
     _durations: dict[int, list[int]]  # rank -> of its last steps
-    _best: tuple[int, int, int]  # round it was found in, number of ranks, best quorum
 
     def __init__(self, observes: bool = True) -> None:
         self._observes = observes
         self._met, self._started, self._durations = {}, {}, {}
         self._lags, self._intervals = [], []
-        self._best = (0, 0, 1)
 
     def arrived(self, rank: int, version: int, time_ns: int) -> None:
         """A contribution of `version` is here. Notes by how much it missed its round's quorum."""
@@ -42,7 +39,7 @@ class Pace(Part):
             _note(self._lags, max(0, time_ns - met), _LAGS)  # times are taken before the append and may cross
         started = self._started.get(rank)
         if started is not None:
-            _note(self._durations.setdefault(rank, []), time_ns - started, _DURATIONS)
+            _note(self._durations.setdefault(rank, []), max(0, time_ns - started), _DURATIONS)
         self._started[rank] = time_ns
 
     def released(self, ranks: Iterable[int], time_ns: int) -> None:
@@ -79,43 +76,18 @@ class Pace(Part):
         covered = fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0]
         return min(cap, covered * 5 // 4 + 1)  # one more, so that ranks of the same nanosecond are together, too
 
-    def best_quorum(self, round_: int, ranks: Collection[int]) -> int:
-        """The quorum that gives the most useful contributions per second, from the observed durations.
+    def durations(self, ranks: Iterable[int]) -> list[list[int]]:
+        """How long each of these ranks took for its last steps, the latest last."""
+        return [self._durations.get(rank, []) for rank in ranks]
 
-        With quorum k a round lasts as long as the k-th fastest. Whoever is in time is worth one contribution a
-        round; a later one, of duration d, gives one every d seconds, discounted by the rounds it is late.
-        Looked at again every few rounds, and as soon as the number of ranks changes.
-        """
-        since, size, best = self._best
-        if size != len(ranks) or round_ - since >= _RECONSIDER:
-            best = self._most_useful(ranks)
-            self._best = (round_, len(ranks), best)
-        return best
-
-    def _most_useful(self, ranks: Collection[int]) -> int:
-        history = [self._durations[rank] for rank in ranks if self._durations.get(rank)]
-        if len(history) < len(ranks) or not ranks:
-            return max(1, -(-len(ranks) // 2))  # nothing known yet: begin with the majority
-        depth = min(len(durations) for durations in history)
-        rounds = [sorted(durations[-1 - i] for durations in history) for i in range(depth)]
-        best, best_rate = 1, -1.0
-        for k in sorted({1, *(-(-len(ranks) * i // _CANDIDATES) for i in range(1, _CANDIDATES + 1))}):
-            length = sum(row[k - 1] for row in rounds) / depth
-            rate = sum(_usefulness(duration, length) for row in rounds for duration in row)
-            if rate > best_rate * (1 + 1e-9):
-                best, best_rate = k, rate
-        return best
+    def patience_ns(self) -> int | None:
+        """How long to wait for ranks of a quorum that most are here of. Longer than that, nobody took lately, so that
+        something happened to who is missing. None before anything is known."""
+        longest = max((max(durations) for durations in self._durations.values()), default=None)
+        return None if longest is None else PATIENCE * longest
 
 
 def _note(history: list[int], value: int, most: int) -> None:
     history.append(value)
     if len(history) > most:
         del history[0]
-
-
-def _usefulness(duration: int, length: float) -> float:
-    if length <= 0:
-        return 0.0
-    if duration <= length:
-        return 1.0 / length
-    return 1.0 / (duration * -(-duration // max(1, int(length))))

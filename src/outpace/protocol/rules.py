@@ -12,7 +12,7 @@ from outpace.errors import InvalidRules
 from outpace.protocol.state import read_fields, write_fields
 from outpace.spec import is_number
 
-QUORUM_NAMES = ("solo", "majority", "majority-random", "full", "adaptive", "work")
+QUORUM_NAMES = ("auto", "solo", "majority", "majority-random", "full", "work")
 LATE_NAMES = ("carry", "count", "drop")
 REPAIR_NAMES = ("discount", "none")
 NORMALISE_NAMES = ("world", "contributors", "samples", "finished", "planned", "sum")
@@ -99,7 +99,14 @@ class Rules:
     @cached_property
     def is_count(self) -> bool:
         """Whether the quorum is a plain number of ranks, whatever they have done."""
-        return self.work == 0 and self.quorum not in ("work", "adaptive", "majority-random")
+        return self.work == 0 and self.quorum not in ("work", "majority-random")
+
+    @cached_property
+    def chooses(self) -> bool:
+        """Whether the quorum follows what arrivals teach: "auto", or where late work is repaired. A discount can repair
+        some of it; where more would be late, a round waits for more ranks."""
+        is_repaired = self.discounts and self.late == "carry" and self.is_count and self.quorum != "full"
+        return self.quorum == "auto" or (is_repaired and not (self.cumulative or self.one_at_a_time or self.publishes))
 
     @property
     def least_ranks(self) -> int:
@@ -111,7 +118,7 @@ class Rules:
     @property
     def needs_pace(self) -> bool:
         """Whether any decision depends on when contributions arrive."""
-        return self.quorum == "adaptive" or (self.grace == "auto" and self.quorum != "full")
+        return self.chooses or (self.grace == "auto" and self.quorum != "full")
 
     @property
     def rows(self) -> int:
@@ -157,9 +164,10 @@ class Rules:
 def needed(quorum: str | int | float, ranks: int) -> int:
     """How many on-time arrivals make the quorum among so many ranks, for the quorums that are a count.
 
-    "adaptive" and "majority-random" depend on what was observed or drawn; as a lower bound both count as one.
+    "auto" depends on what was observed: so many must be there before anybody is left behind by it. "majority-random"
+    is drawn; as a lower bound it counts as one.
     """
-    if quorum == "majority":
+    if quorum in ("majority", "auto"):
         return max(1, -(-ranks // 2))
     if quorum == "full":
         return max(1, ranks)

@@ -24,13 +24,13 @@ class Eager(Strategy):
     """A round goes ahead with a quorum; what comes late is carried into the next one.
 
     quorum: "solo" (the first arrival), "majority" (at least half, exactly), "full", a number of ranks, a fraction,
-        "adaptive" (the most useful one, from observed arrivals) or "majority-random" (the paper's, by a shared seed).
+        "auto" (what makes most progress, from observed arrivals) or "majority-random" (the paper's, by a shared seed).
     late: "carry" into the open round, "count" it like one on time (asynchronous SGD), or "drop" it.
     max_staleness: the oldest contribution that is still applied, in rounds.
     normalise: divide the sum by the "world", by the "contributors", or weigh by "samples".
     grace: seconds to wait after the quorum for ranks that only jitter; "auto" learns it, 0 is the paper's behaviour.
-    repair: what late contributions weigh. "none": as much as others, the paper's; "discount": the less the later, and
-        the rest goes to what their rank gives on time, so that learning rates near the best one train as in allreduce.
+    repair: what late contributions weigh. "discount": the less the later, and the rest goes to what their rank gives on
+        time, so that learning rates near the best one train as in allreduce; "none": as much as others, the paper's.
     min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`. Default: the quorum at the start.
     codec: how gradients are coded on their way: "none", "bf16", "global-qsgd", "ok-topk".
 
@@ -43,13 +43,13 @@ class Eager(Strategy):
     max_staleness: int = 8
     normalise: str = "world"
     grace: str | float = "auto"
-    repair: str = "none"
+    repair: str = "discount"
     min_ranks: int | None = None
     seed: int = 0
     codec: str = "none"
 
     def rules(self, world: int) -> Rules:
-        return self._rules(world)
+        return self._rules(world, quorum="auto" if self.quorum == "adaptive" else self.quorum)  # its name in 0.1
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         return await engine.finish_round(await engine.begin(work))

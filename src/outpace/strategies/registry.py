@@ -36,6 +36,7 @@ def _eager(about: str, **fixed: Any) -> Callable[..., Strategy]:
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
+    "auto": _eager("Rounds wait for those it pays to wait for: for all where ranks are balanced.", quorum="auto"),
     "allreduce": _eager("A round waits for everybody, as with DDP.", quorum="full"),
     "eager": Eager,
     "eager-solo": _eager("A round goes ahead with the first rank, and who follows within the grace.", quorum="solo"),
