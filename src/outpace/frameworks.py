@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from torch.nn import Module
@@ -20,6 +21,13 @@ def sort_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any
     """Those of `DistributedOptimizer`, and those of the framework."""
     ours = {name: value for name, value in options.items() if name in _OURS}
     return ours, {name: value for name, value in options.items() if name not in _OURS}
+
+
+def numbered(options: dict[str, Any], count: int) -> list[dict[str, Any]]:
+    """For so many optimizers: several of them record to directories of their own."""
+    if count == 1 or options.get("log_dir") is None:
+        return [options] * count
+    return [options | {"log_dir": Path(options["log_dir"], f"optimizer-{index}")} for index in range(count)]
 
 
 def model_of(optimizer: Optimizer, modules: Iterable[Module]) -> Module | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outpace.frameworks import missing, refuse_second_life, sort_options
+from outpace.frameworks import missing, numbered, refuse_second_life, sort_options
 from outpace.optimizer import DistributedOptimizer
 
 try:
@@ -52,10 +52,14 @@ class OutpaceStrategy(DDPStrategy):
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
         super().setup_optimizers(trainer)
         options = self._ours | self._clipping(trainer)
-        wrapped = [DistributedOptimizer(each, model=self.model, **options) for each in self.optimizers]
+        options_of_each = numbered(options, len(self.optimizers))
+        pairs = zip(self.optimizers, options_of_each, strict=True)
+        wrapped = [DistributedOptimizer(each, model=self.model, **own) for each, own in pairs]
         for each in wrapped:
             each.optimizer = each.inner  # type: ignore[attr-defined]  # where LearningRateMonitor looks for its name
         self.optimizers = wrapped
+        # Rank 0 would tell all in every batch whether it was asked to end. Launchers tell each rank.
+        trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _tell_nobody
 
     def _clipping(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Lightning clips what a rank has computed, which under DDP is averaged already."""
@@ -103,6 +107,10 @@ class OutpaceStrategy(DDPStrategy):
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
         strategy_registry.register("outpace", cls, description="does not wait for the slowest rank")
+
+
+def _tell_nobody() -> None:
+    """Instead of a collective that waits for the slowest rank."""
 
 
 OutpaceStrategy.register_strategies(StrategyRegistry)

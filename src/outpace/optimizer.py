@@ -336,8 +336,9 @@ class DistributedOptimizer(Optimizer):
     @_on_the_real_one
     def stats(self) -> Stats:
         """What this rank knows of the run. Reads memory only; no rank is asked."""
-        engine, version = self._engine, self._replica.version
-        return stats_of(engine.ledger, engine.rank, version, self._steps, engine.waited_s, self._last.reason)
+        engine, version, last = self._engine, self._replica.version, self._last.reason
+        elsewhere = self._trace.elsewhere()
+        return stats_of(engine.ledger, engine.rank, version, self._steps, engine.waited_s, last, elsewhere)
 
     def __enter__(self) -> DistributedOptimizer:
         return self

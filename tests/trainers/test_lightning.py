@@ -24,6 +24,7 @@ def test_full_quorum_trains_like_ddp(tmp_path):
             assert ours["losses"] == pytest.approx(ddp["losses"], rel=1e-5), kind
             assert ours["weights"] == pytest.approx(ddp["weights"], rel=1e-5, abs=1e-6), kind
             assert ours["clip"] == ddp["clip"], "the Trainer's own setting is put back"
+            assert max(ours["elsewhere"].values()) < 16 / 2, "a collective of Lightning's in every step"
             if kind != "buffers":  # DDP keeps rank 0's statistics, ours are the mean of all ranks'
                 assert ours["tested"][0]["val"] == pytest.approx(ddp["tested"][0]["val"], rel=1e-5)
 

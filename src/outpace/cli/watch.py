@@ -107,7 +107,8 @@ def view(live: Live) -> RenderableType:
     if not live.has_begun:
         return Text(waiting(live.directory))
     late = Text(_late(live), style="bold yellow" if live.late_rank is not None else "")
-    return Group(Text(_head(live)), late, _ranks(live))
+    elsewhere = [Text(live.elsewhere_words, style="yellow")] if live.elsewhere_words else []
+    return Group(Text(_head(live)), late, *elsewhere, _ranks(live))
 
 
 def line(live: Live) -> str:
@@ -115,7 +116,7 @@ def line(live: Live) -> str:
         return waiting(live.directory)
     steps = [rank.steps for rank in live.ranks]
     made = f"{min(steps):,} to {max(steps):,} steps" if min(steps) != max(steps) else f"{steps[0]:,} steps"
-    return ", ".join([made, *_speeds(live), _late(live)])
+    return ", ".join(filter(None, [made, *_speeds(live), _late(live), live.elsewhere_words]))
 
 
 def waiting(directory: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from outpace.observe.figures import staleness_in
 from outpace.observe.reader import RecordReader, clocks_of, newest_of
-from outpace.observe.schema import Cut, Finished, Header, Pausing, Record, Step, Synchronized, TracedRound
+from outpace.observe.schema import Cut, Elsewhere, Finished, Header, Pausing, Record, Step, Synchronized, TracedRound
 
 KEPT_STEPS = 256
 KEPT_ROUNDS = 128
@@ -28,6 +28,7 @@ OVERDUE = 1.5  #: times the usual step
 WRITING_S = UNSEEN_NS / 1e9  #: a step may have ended so long ago, unknown to us
 NOTABLE_SHARE = 0.1  #: of a step: gradients that are ready so much later than the first rank's are late
 NOTABLE_MS = 1.0
+WORTH_SAYING_S = 1.0  #: in all, in one place's collectives that are not outpace's
 
 ENDED = ("finished", "cut")
 
@@ -84,6 +85,7 @@ class Live:
     samples_per_s: float | None  #: of the same ranks together
     late_rank: int | None  #: who is late now
     late_words: str  #: who, and by how much, in words
+    elsewhere_words: str  #: where ranks wait for each other most in collectives that are not outpace's, if they do
     silent_s: float | None  #: since the last record of any rank; None if there was none
     skipped: int  #: unreadable lines
     lost: int  #: records that a slow disk left no room for
@@ -114,6 +116,7 @@ class RankState:
         self.given: Counter[int] = Counter()  #: contributions of each rank, in all rounds that it recorded
         self.state = "starting"
         self.loss: float | None = None
+        self.elsewhere: dict[str, Elsewhere] = {}  #: call site -> its latest
         self.first_ns: int | None = None
         self.last_ns: int | None = None  #: the latest moment in any record
         self.since_ns: int | None = None  #: it has been computing since
@@ -142,6 +145,8 @@ class RankState:
         elif isinstance(record, Finished):
             self.state, self.since_ns = "finished", None
             self._saw(record.at_ns, record.at_ns)
+        elif isinstance(record, Elsewhere):
+            self.elsewhere[record.site] = record
         elif isinstance(record, Cut):
             self.state, self.since_ns = "cut", None
 
@@ -185,10 +190,20 @@ def live_of(directory: str, states: dict[int, RankState], now_ns: int) -> Live:
         samples_per_s=_of_known(sum, (rank.samples_per_s for rank in active)),
         late_rank=late_rank,
         late_words=late_words,
+        elsewhere_words=_elsewhere_words(states),
         silent_s=silent_s,
         skipped=sum(state.reader.skipped for state in states.values()),
         lost=sum(state.reader.lost for state in states.values()),
     )
+
+
+def _elsewhere_words(states: dict[int, RankState]) -> str:
+    """The rank that waited longest, and where."""
+    waits = [(each.seconds, rank, each) for rank, state in states.items() for each in state.elsewhere.values()]
+    if not waits:
+        return ""
+    _, rank, longest = max(waits, key=lambda wait: wait[:2])
+    return f"rank {rank} has waited {longest}: not a call of outpace's" if longest.seconds >= WORTH_SAYING_S else ""
 
 
 def _shifts(states: dict[int, RankState]) -> dict[int, int]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from itertools import starmap
 from typing import Protocol
 
 import torch
 
 from outpace.interface import Engine, Ticket
+from outpace.observe import collectives
 from outpace.observe.recorder import LogDir, Recorder, check
-from outpace.observe.schema import Header, Pausing, Synchronized, strategy_step, tally, traced_round
+from outpace.observe.schema import Elsewhere, Header, Pausing, Synchronized, strategy_step, tally, traced_round
 from outpace.observe.tensorboard import is_installed, open_board
 from outpace.protocol.round import Round
 
@@ -34,6 +36,7 @@ class RunTrace:
         self._rank = rank
         self._recorder: Recorder | None = None
         self._begin, self._waited_s, self._version = 0, 0.0, 0  # what the next step is measured from
+        self._told: dict[str, tuple[int, float]] = {}  # of collectives that are not outpace's
         if log_dir is not None:
             check(log_dir, self._rank)
             if self._rank == 0:
@@ -50,6 +53,7 @@ class RunTrace:
         size = sum(p.numel() * p.element_size() for p in parameters)
         header = Header.here(engine.rank, engine.world, str(strategy), size, engine.incarnation)
         self._recorder = Recorder(self._log_dir, header, board=open_board(self._log_dir, header))
+        collectives.watch()
         self._mark(time.monotonic_ns())
 
     def step(self, ready_ns: int, ticket: Ticket, samples: float, loss: float | None = None) -> None:
@@ -61,6 +65,19 @@ class RunTrace:
         times = (self._begin, ready_ns, end, growth_s)
         self._recorder.add_and_show((strategy_step, ticket, *times, version, samples, loss))
         self._begin, self._waited_s, self._version = end, waited_s, self._engine.version
+        self._tell_elsewhere()
+
+    def elsewhere(self) -> tuple[Elsewhere, ...]:
+        """Waits in collectives that are not outpace's, the longest first. Known only while recording."""
+        return tuple(sorted(starmap(_elsewhere, self._told.items()), key=lambda each: -each.seconds))
+
+    def _tell_elsewhere(self) -> None:
+        now = collectives.waited()
+        if self._recorder is not None and now != self._told:
+            for site, (calls, seconds) in now.items():
+                if self._told.get(site) != (calls, seconds):
+                    self._recorder.add((Elsewhere, site, calls, round(seconds, 6)))
+            self._told = now
 
     def pausing(self, name: str, began_ns: int) -> None:
         """This rank takes no steps for now, so nobody who follows the run should think it late."""
@@ -76,6 +93,9 @@ class RunTrace:
     def close(self, began_ns: int | None = None) -> None:
         """Training has ended; `began_ns` is when `finish()` was called. Waits up to two seconds for the disk."""
         if self._recorder is not None:
+            self._tell_elsewhere()
+            if self._recorder.is_open:
+                collectives.unwatch()
             own = self._engine.ledger.members.tallies.get(self._rank)
             if own is not None:
                 self._recorder.add((tally, own.on_time, own.carried, own.dropped, dict(own.staleness)))
@@ -95,3 +115,7 @@ class RunTrace:
                 self._recorder.board.add(applied)
         if self._then is not None:
             self._then(record)
+
+
+def _elsewhere(site: str, waited: tuple[int, float]) -> Elsewhere:
+    return Elsewhere(site, *waited)

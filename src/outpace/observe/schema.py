@@ -211,6 +211,20 @@ class Tally(Record, frozen=True, kw_only=True):
         return dict(self.applied)
 
 
+class Elsewhere(Record, frozen=True):
+    """What one place in the script has waited so far in collectives that are not outpace's."""
+
+    site: str = field(name="elsewhere")  #: "barrier at model_checkpoint.py:622"
+    calls: Count
+    seconds: Amount
+
+    def checked(self) -> Elsewhere:
+        return replace(self, site=printable(self.site, 200))
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s in {self.site} ({self.calls} call{'s' * (self.calls != 1)})"
+
+
 class Finished(Record, frozen=True):
     """The last line of a recording that was closed properly."""
 
@@ -250,6 +264,7 @@ KINDS: dict[str, type[Record]] = {
     "pausing": Pausing,
     "round": TracedRound,
     "tally": Tally,
+    "elsewhere": Elsewhere,
     "finished": Finished,
     "lost": Lost,
     "cut": Cut,

@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outpace.observe.figures import applied_shares, late_share, staleness_of
+from outpace.observe.schema import Elsewhere
 from outpace.protocol.ledger import Ledger
+
+SHOWN = 3  #: places where others' collectives are waited for
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Stats:
     ranks: tuple[RankStats, ...]
     staleness: dict[int, int]  #: rounds late -> how many contributions
     quorum: str = ""  #: where it follows the arrivals: how many of whom, and why
+    elsewhere: tuple[Elsewhere, ...] = ()  #: waits in collectives that are not outpace's; known only while recording
 
     @property
     def late_share(self) -> float:
@@ -50,10 +54,19 @@ class Stats:
         head = f"[rank {self.rank} - round {self.round}] {self.steps} steps, version {self.version}"
         waited = f"waited {self.waited_s:.1f} s, {self.late_share:.0%} of all contributions late"
         quorum = [f"  quorum {self.quorum}"] if self.quorum else []
-        return "\n".join([f"{head}, {waited}", *quorum, *rows])
+        others = [f"  beside that it waited {each}" for each in self.elsewhere[:SHOWN]]
+        return "\n".join([f"{head}, {waited}", *quorum, *others, *rows])
 
 
-def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: float, last: str) -> Stats:
+def stats_of(
+    ledger: Ledger,
+    rank: int,
+    version: int,
+    steps: int,
+    waited_s: float,
+    last: str,
+    elsewhere: tuple[Elsewhere, ...] = (),
+) -> Stats:
     tallies = ledger.members.tallies
     shares = applied_shares(tallies)
     ranks = []
@@ -67,4 +80,5 @@ def stats_of(ledger: Ledger, rank: int, version: int, steps: int, waited_s: floa
     open_round, staleness = max(ledger.round, ledger.published.furthest + 1), staleness_of(tallies.values())
     changes = ledger.choice.changes
     quorum = str(changes[-1]) if changes else ""
-    return Stats(rank, version, open_round, steps, waited_s, last, grace_s, tuple(ranks), staleness, quorum)
+    known = rank, version, open_round, steps, waited_s, last, grace_s
+    return Stats(*known, tuple(ranks), staleness, quorum, elsewhere)

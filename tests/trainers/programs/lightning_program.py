@@ -79,13 +79,18 @@ def compare(folder: str) -> None:
             "clipped": {"gradient_clip_val": 0.1, "accumulate_grad_batches": 2},
             "bf16": {"precision": "bf16-mixed"},
         }
-        for name, strategy in (("ddp", "ddp"), ("outpace", OutpaceStrategy(strategy="allreduce"))):
+        for name, strategy in (
+            ("ddp", "ddp"),
+            ("outpace", OutpaceStrategy(strategy="allreduce", log_dir=Path(folder, kind))),
+        ):
             model = Model(kind)
             made = trainer(strategy, folder, **options.get(kind, {}))
             made.fit(model, loader(), loader(32))
             clip = made.gradient_clip_val
+            elsewhere = [] if name == "ddp" else [each for o in made.optimizers for each in o.stats.elsewhere]
             tested = made.test(model, loader(32), verbose=False)
             facts = {"losses": model.losses, "weights": task.weights(model), "clip": clip, "tested": tested}
+            facts["elsewhere"] = {each.site: each.calls for each in elsewhere}
             task.tell(folder, f"{kind}-{name}", **facts)
 
 
