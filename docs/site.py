@@ -119,9 +119,9 @@ def _class_of(value: object) -> type:
 
 
 def _commands() -> str:
-    from outpace.cli import _parser
+    from outpace.cli import COMMANDS, parser_of
 
-    parser = _parser()
+    parser = parser_of(*COMMANDS)
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = ["# Commands", _console(parser)]
     for name, command in commands.choices.items():

@@ -9,6 +9,9 @@
 A layer imports only what lies below it; `make lint` checks that. docs/architecture.md has the rest.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from outpace.errors import (
     ArenaFull,
     ArenaInvalid,
@@ -18,14 +21,43 @@ from outpace.errors import (
     RankFailed,
     TimedOut,
 )
-from outpace.launching.spawn import spawn
-from outpace.observe.record import record
-from outpace.optimizer import DistributedOptimizer
-from outpace.round_scheduler import RoundScheduler
-from outpace.simulation.own_loop import simulate
-from outpace.strategies import Eager, Strategy
-from outpace.training_state import TrainingState
 from outpace.version import __version__
+
+if TYPE_CHECKING:
+    from outpace.launching.spawn import spawn
+    from outpace.observe.record import record
+    from outpace.optimizer import DistributedOptimizer
+    from outpace.round_scheduler import RoundScheduler
+    from outpace.simulation.own_loop import simulate
+    from outpace.strategies import Eager, Strategy
+    from outpace.training_state import TrainingState
+else:
+    #: imported when they are first asked for: a script pays for what it uses, and `outpace --help` not for torch
+    _HOMES = {
+        "DistributedOptimizer": "outpace.optimizer",
+        "Eager": "outpace.strategies",
+        "RoundScheduler": "outpace.round_scheduler",
+        "Strategy": "outpace.strategies",
+        "TrainingState": "outpace.training_state",
+        "record": "outpace.observe.record",
+        "simulate": "outpace.simulation.own_loop",
+        "spawn": "outpace.launching.spawn",
+    }
+
+    def __getattr__(name: str) -> object:
+        """A public name, or one of the packages below this one."""
+        try:
+            module = import_module(_HOMES.get(name, f"{__name__}.{name}"))
+        except ModuleNotFoundError as error:
+            if error.name != f"{__name__}.{name}":
+                raise
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}") from None
+        found = globals()[name] = getattr(module, name) if name in _HOMES else module
+        return found
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
 
 __all__ = [
     "ArenaFull",

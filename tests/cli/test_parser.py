@@ -4,7 +4,7 @@ import sys
 import pytest
 
 import outpace
-from outpace.cli import main
+from outpace.cli import COMMANDS, main, parser_of
 from outpace.job import machine
 
 
@@ -63,7 +63,6 @@ def complaint(capsys, *argv):
         (["run", "-n", "2", "--min-ranks", "0", __file__], "'0' must be a whole number, at least 1"),
         (["run", "-n", "2", "--stop-within", "-1", __file__], "'-1' must be a number of seconds, 0 or more"),
         (["rac"], "invalid choice: 'rac'"),
-        ([], "the following arguments are required: COMMAND"),
     ],
 )
 def test_a_wrong_command_line_is_answered_in_one_line(capsys, argv, message):
@@ -103,3 +102,21 @@ def test_python_m_outpace_is_the_command():
         [sys.executable, "-m", "outpace", "--version"], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout == f"outpace {outpace.__version__}\n"
+
+
+def test_help_and_version_do_not_import_torch_and_no_command_shows_help():
+    for arguments, words in (([], "usage: outpace"), (["--help"], "usage: outpace"), (["--version"], "outpace ")):
+        code = (
+            f"import sys, outpace.cli\ntry: outpace.cli.main({arguments})\nfinally: assert 'torch' not in sys.modules"
+        )
+        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert (shown.returncode, shown.stderr) == (0, "")
+        assert shown.stdout.startswith(words)
+
+
+def test_the_overview_says_of_each_command_what_the_command_says():
+    def overview(parser):
+        (commands,) = parser._subparsers._group_actions
+        return [(action.dest, action.help) for action in commands._choices_actions]
+
+    assert overview(parser_of()) == overview(parser_of(*COMMANDS))

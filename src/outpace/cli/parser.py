@@ -1,4 +1,4 @@
-"""Parsing shared by all commands. A wrong command line gets an answer of one line."""
+"""Parsing shared by all commands."""
 
 from __future__ import annotations
 
@@ -7,18 +7,11 @@ import math
 import shutil
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from outpace.simulation.scenario import BALANCED, BOTH, DATA, SHARED, SPLIT
 
 Tables = Mapping[str, Iterable[tuple[str, str]]]  #: by title: names with a line about each
-
-
-class OneLineParser(argparse.ArgumentParser):
-    """An argument parser whose error messages are one line, without the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def whole_number(text: str, least: int = 0) -> int:

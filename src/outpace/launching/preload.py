@@ -14,6 +14,8 @@ import outpace
 from outpace.launching.leash import die_with_parent
 
 die_with_parent()
+for name in outpace.__all__:
+    getattr(outpace, name)  # imports what it is made of
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)
 
-__all__ = ["networkx", "outpace", "scipy"]
+__all__ = ["networkx", "scipy"]
