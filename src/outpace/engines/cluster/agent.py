@@ -30,7 +30,7 @@ from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile, decode
 from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.cluster.backend import address_towards_store, make_room
+from outpace.engines.cluster.backend import address_towards_store, be_quiet, make_room
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
@@ -330,6 +330,7 @@ def live(given: dict[str, Any]) -> None:
     for no longer than it takes to get a lock, also when its ranks are stopped.
     """
     make_room()
+    be_quiet()
     torch.set_num_threads(max(1, min(4, cores() // 2)))
     spec = LaunchSpec(**given)
     layout, life = ArenaLayout(**spec.layout), Life(spec.fds[2])

@@ -18,6 +18,7 @@ import struct
 import threading
 from collections.abc import Iterable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +32,7 @@ TRANSPORT = "GLOO_DEVICE_TRANSPORT"
 CERTIFICATES = tuple(f"{TRANSPORT}_TCP_TLS_{what}" for what in ("PKEY", "CERT", "CA_FILE", "CA_PATH"))
 
 _SO_ATTACH_FILTER, _DROP_ALL = 26, struct.pack("HBBI", 6, 0, 0, 0)  # one instruction of classic BPF: keep 0 bytes
+_ERRORS_ONLY = 2  # of FLAGS_caffe2_log_level
 _making_a_device = threading.Lock()
 
 
@@ -134,3 +136,12 @@ def _doors() -> set[Door]:
 def make_room() -> None:
     """Raises the descriptor limit as far as allowed: until the doors are shut, strangers can take some."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+
+
+def be_quiet() -> None:
+    """Keeps torch's warnings about peers that are gone, with their stacks, off the user's terminal: the agent says what
+    matters. A process that was forked has read TORCH_CPP_LOG_LEVEL long ago, so that the flag itself is changed."""
+    if "TORCH_CPP_LOG_LEVEL" not in os.environ:
+        with contextlib.suppress(OSError, ValueError):  # another build of torch
+            library = ctypes.CDLL(str(Path(torch.__file__).with_name("lib") / "libc10.so"))
+            ctypes.c_int.in_dll(library, "FLAGS_caffe2_log_level").value = _ERRORS_ONLY

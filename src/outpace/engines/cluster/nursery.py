@@ -99,7 +99,6 @@ class Nursery:
         with theirs:
             subprocess.Popen(
                 [sys.executable, "-m", "outpace.engines.cluster", str(theirs.fileno()), str(os.getpid())],
-                env={"TORCH_CPP_LOG_LEVEL": "ERROR", **os.environ},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
