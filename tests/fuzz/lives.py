@@ -129,7 +129,7 @@ class WatchedEngine(Engine):
 
     def __init__(self, life: Life, tensors: SharedTensors, replay: type[WatchedReplay]) -> None:
         self.life = life
-        memory = TensorMemory(life.log, tensors)
+        memory = TensorMemory(life.log, tensors, life.replica.staging)
         super().__init__(life.rank, life.log.ledger.rules, life.log, memory, life.replica, replay)
 
     async def until_complete(self, version: int, purpose: str) -> None:

@@ -210,7 +210,9 @@ class Engine:
     async def _deposit(self, row: int, work: Work, onto: int | None) -> None:
         memory = self.memory
         earlier = None if onto is None else memory.row(onto)
-        await memory.deposited(row, self.replica.deposit(memory.row(row), work, earlier))
+        described = self.replica.deposit(memory.row(row), work, earlier)
+        self.replay.let_go()
+        await memory.deposited(row, described)
 
     def _arrive(
         self, row: int, version: int, samples: float, planned: float = 1.0, pieces: int = 1, is_part: bool = False
@@ -312,6 +314,7 @@ class Engine:
 
     async def _wait(self, holds: Callable[[], bool], wait: Wait) -> None:
         log = self.log
+        self.replay.let_go()  # who waits helps to reduce, which takes its one hold
         try:
             while True:
                 log.check()
@@ -328,6 +331,7 @@ class Engine:
             log.end_wait(wait)
 
     async def help(self) -> None:
+        self.replay.let_go()
         self._reduce()
 
     async def _assist(self) -> bool:

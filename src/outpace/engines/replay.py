@@ -26,6 +26,7 @@ class Replay:
         self._log, self._memory = engine.log, engine.memory
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
         self._base: SnapshotPlace | None = None  # what this replica was last made from
+        self._holds = False  # a result
 
     @property
     def version(self) -> int:
@@ -60,13 +61,24 @@ class Replay:
 
     async def _apply(self, record: Round) -> None:
         """Reads the result in place. Its slot cannot be reused while this rank holds it."""
+        self.let_go()
         await self._memory.hold(record)
+        self._holds = True
         try:
             self._log.look()
             if self._log.ledger.completed.get(record.number) is record:  # else the caller adopts a snapshot
                 self._replica.apply(self._own(self._memory.result(record)))
         finally:
+            if not self._replica.staging.is_reading:
+                self.let_go()
+
+    def let_go(self) -> None:
+        """Ends the hold of a result that was applied: a device may read it for longer than `apply` takes. Nobody needs
+        its slot before this rank says that it has applied the round, which is with its next contribution."""
+        if self._holds:
+            self._replica.staging.until_read()
             self._memory.release()
+            self._holds = False
 
     def _own(self, result: Result) -> Result:
         """With what in it is this rank's own, where a codec wants to know."""

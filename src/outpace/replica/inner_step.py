@@ -15,7 +15,7 @@ about 19 steps, has lost most of the noise that the second one still has.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cached_property
 from inspect import Parameter, signature
@@ -57,13 +57,20 @@ def clip_if_finite(parameters: list[torch.nn.Parameter], max_norm: float | None)
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return True
-    norms = [_norm(norm, gradient) for norm, gradient in zip(torch._foreach_norm(gradients), gradients, strict=True)]
-    if not all(bool(norm.isfinite()) for norm in norms):
-        return False
+    norms = _together(torch._foreach_norm(gradients))
+    if not bool(norms.isfinite().all()):  # to look at it waits for a device: once for all of them
+        pairs = zip(torch._foreach_norm(gradients), gradients, strict=True)
+        norms = _together([_norm(norm, gradient) for norm, gradient in pairs])
+        if not bool(norms.isfinite().all()):
+            return False
     if max_norm is not None:
-        total = torch.linalg.vector_norm(torch.stack([norm.to(norms[0].device) for norm in norms]))
-        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, total)
+        torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, torch.linalg.vector_norm(norms))
     return True
+
+
+def _together(norms: Sequence[torch.Tensor]) -> torch.Tensor:
+    wide = [norm if norm.dtype == torch.float64 else norm.float() for norm in norms]
+    return torch.stack([norm.to(wide[0].device) for norm in wide])
 
 
 def _norm(norm: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
@@ -149,27 +156,43 @@ class SignalShare:
     @torch.no_grad()
     def _measured(self) -> float:
         total, count, share_of_noise, unsettled = 0.0, 0, 0.0, 0.0
+        betas: list[tuple[float, float]] = []
+        looked: list[torch.Tensor] = []  # three numbers of each parameter
         for group in self._optimizer.param_groups:
-            beta = float(group.get("betas", (0.0,))[0])
             for parameter in group["params"]:
                 state = self._optimizer.state.get(parameter, {})
                 first, second = state.get("exp_avg"), state.get("exp_avg_sq")
                 if first is None or second is None or first.shape != second.shape:
                     continue
-                steps = max(1.0, float(state.get("step", 1.0)))
-                settled = 1 - beta**steps
-                of_second = 1 - float(group["betas"][1]) ** steps
                 ratio = first.float().square().div_(second.float().clamp_(min=1e-30))
-                moving = int(second.count_nonzero())
-                total += float(ratio.sum()) * of_second / settled**2
-                count += moving
-                share_of_noise += moving * (1 - beta) * (1 + beta**steps) / ((1 + beta) * settled)
-                unsettled += moving * beta**steps
+                betas.append((float(group["betas"][0]), float(group["betas"][1])))
+                made = state.get("step", 1.0)
+                made = made if isinstance(made, torch.Tensor) else torch.tensor(made, device="cpu")
+                looked += [made, ratio.sum(), second.count_nonzero()]
+        numbers = iter(_plain_numbers(looked))
+        for (beta, of_squares), taken, ratio_sum, moving in zip(betas, numbers, numbers, numbers, strict=True):
+            steps = max(1.0, taken)
+            settled = 1 - beta**steps
+            total += ratio_sum * (1 - of_squares**steps) / settled**2
+            count += int(moving)
+            share_of_noise += moving * (1 - beta) * (1 + beta**steps) / ((1 + beta) * settled)
+            unsettled += moving * beta**steps
         if not count:
             return 0.0 if self._steps else 1.0
         noise = min(0.99, share_of_noise / count)
         share = min(1.0, max(0.0, (total / count - noise) / (1 - noise)))
         return share + (1 - share) * unsettled / count  # at the first steps the two moments are one and the same
+
+
+def _plain_numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
+    """Waits once for each device that they are on, and not once for each of them."""
+    found = [0.0] * len(scalars)
+    for device in {scalar.device for scalar in scalars}:
+        there = [index for index, scalar in enumerate(scalars) if scalar.device == device]
+        values = torch.stack([scalars[index].double().view(()) for index in there]).tolist()
+        for index, value in zip(there, values, strict=True):
+            found[index] = value
+    return found
 
 
 class StepLength:

@@ -29,6 +29,7 @@ from outpace.replica.inner_step import (
     only_reads_gradients,
     same_bits_with_any_threads,
 )
+from outpace.replica.staging import staging_for
 from outpace.replica.state import NotShareable, is_plain, pack, plain, unpack
 
 log = logging.getLogger("outpace")
@@ -51,6 +52,7 @@ class OptimizerReplica:
         self.parameters = [p for group in self._groups for p in group if p.requires_grad]
         self._agreed = [p.dtype for p in self.parameters]
         self._dtypes = set(self._agreed)
+        self.staging = staging_for(self.parameters)  #: between its tensors and memory that ranks share
         chosen = {id(p) for p in self.parameters}
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
         models = () if model is None else model.parameters()
@@ -123,35 +125,34 @@ class OptimizerReplica:
         With an earlier row, the new one is the sum of both.
         """
         present = self._copy_gradients(row, work.scale)
+        hyper = self._own_hyper()
+        self.staging.landed()
         if self.rules is None or self.rules.codec != "none":
             self.codec.deposited(work.step, row, present)
         if onto is not None:
             torch._foreach_add_(list(row), list(onto))
             present = bytes(map(int.__or__, present, self._present))
         self._present = present
-        return present, self._own_hyper()
+        return present, hyper
 
-    def _copy_gradients(self, row: Sequence[torch.Tensor], scale: float) -> bytes:
+    def _copy_gradients(self, row: Tensors, scale: float) -> bytes:
+        """Begins to."""
         self.check_unchanged()
-        places, gradients, present = [], [], []
-        for index, (place, parameter) in enumerate(zip(row, self.parameters, strict=True)):
+        gradients, present = [], []
+        for index, parameter in enumerate(self.parameters):
             gradient = parameter.grad
             present.append(gradient is not None)
             if gradient is None:
-                place.zero_()
-                continue
-            if gradient.layout != torch.strided:
+                gradient = parameter  # stands for zeros of its shape
+            elif gradient.layout != torch.strided:
                 raise SparseGradient(
                     f"parameter {self._name(parameter, index)} has a sparse gradient, and outpace averages dense "
                     "ones. Use Embedding(sparse=False), or keep that parameter out of this optimizer"
                 )
-            places.append(place)
             gradients.append(gradient)
-        if places:
-            torch._foreach_copy_(places, gradients)
-            if scale != 1.0:
-                torch._foreach_mul_(places, scale)
-        return bytes(present)
+        marks = bytes(present)
+        self.staging.down(row, gradients, marks, scale)
+        return marks
 
     # -- steps of its own, for strategies that average weights -----------------------------------------------------
 
@@ -188,7 +189,8 @@ class OptimizerReplica:
     def become(self, mean: Mixed) -> None:
         """Takes over an average, unless there was nobody else to average with."""
         if mean.tensors is not None:
-            torch._foreach_copy_(self.published(), list(mean.tensors))
+            mine = self.published()
+            torch._foreach_copy_(mine, list(self.staging.up(mean.tensors, mine)))
 
     # -- what all ranks exchange when they meet --------------------------------------------------------------------
 
@@ -267,17 +269,23 @@ class OptimizerReplica:
                 for parameter, own_gradient in zip(self.parameters, own, strict=True):
                     parameter.grad = own_gradient
 
-    def _readable(self, result: Result) -> Sequence[torch.Tensor]:
-        """The shared result itself where the optimizer is known only to read it, else a private copy."""
-        on_cpu = all(p.device.type == "cpu" for p in self.parameters)
-        if result.round.clip == 1.0 and on_cpu and only_reads_gradients(self.inner):
-            return result.gradients
-        if self._private is None:
-            self._private = [torch.empty_like(p) for p in self.parameters]
-        torch._foreach_copy_(self._private, list(result.gradients))
-        if result.round.clip != 1.0:
-            torch._foreach_mul_(self._private, result.round.clip)
-        return self._private
+    def _readable(self, result: Result) -> Tensors:
+        """The shared result itself where the optimizer is known only to read it, else a private copy with the strides
+        of the parameters: fused kernels walk through both in memory order."""
+        clip, gradients = result.round.clip, self.staging.up(result.gradients, self.parameters)
+        if not self.staging.is_shared:
+            private = [
+                g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
+                for g, p in zip(gradients, self.parameters, strict=True)
+            ]
+        elif clip == 1.0 and only_reads_gradients(self.inner):
+            return gradients
+        else:
+            private = self._private = self._private or [torch.empty_like(p) for p in self.parameters]
+            torch._foreach_copy_(private, list(gradients))
+        if clip != 1.0:
+            torch._foreach_mul_(private, clip)
+        return private
 
     # -- hyper-parameters ------------------------------------------------------------------------------------------
 

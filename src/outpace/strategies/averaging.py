@@ -40,7 +40,7 @@ class RebasingReplica(SharingReplica):
         """As if its last steps had begun there, but for gradients that were computed before."""
         if self._base is not None and weights.tensors is not None:
             torch._foreach_sub_(self.published(), self._base)
-            torch._foreach_copy_(self._base, list(weights.tensors))
+            torch._foreach_copy_(self._base, list(self.staging.up(weights.tensors, self._base)))
             torch._foreach_add_(self.published(), self._base)
 
     def remember(self) -> None:

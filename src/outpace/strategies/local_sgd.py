@@ -35,15 +35,18 @@ class WeightsReplica(OptimizerReplica):
     def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
         self.check_unchanged()
         weights = [p.detach() for p in self.parameters]
-        torch._foreach_copy_(list(row), weights)
+        self.staging.down(row, weights)
         if self._merge != "replace":
             self._given = [w.clone() for w in weights]
-        return b"\1" * len(weights), self._own_hyper()
+        hyper = self._own_hyper()
+        self.staging.landed()
+        return b"\1" * len(weights), hyper
 
     def apply(self, result: Result) -> None:
         with self._changing():
             if not result.round.void:
-                self._take([p.detach() for p in self.parameters], list(result.gradients))
+                weights = [p.detach() for p in self.parameters]
+                self._take(weights, list(self.staging.up(result.gradients, weights)))
             self._given = None
             self.version += 1
         if self._on_round is not None:

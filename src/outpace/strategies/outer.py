@@ -31,9 +31,13 @@ class OuterReplica(WeightsReplica):
     def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
         """slow - fast: a step against it leads from the slow weights to the fast ones."""
         self.check_unchanged()
-        torch._foreach_copy_(list(row), [s.detach() for s in self._slow])
-        torch._foreach_sub_(list(row), [p.detach() for p in self.parameters])
-        return b"\1" * len(self.parameters), self._own_hyper()
+        self.staging.down(row, self._delta())
+        hyper = self._own_hyper()
+        self.staging.landed()
+        return b"\1" * len(self.parameters), hyper
+
+    def _delta(self) -> Tensors:
+        return torch._foreach_sub([s.detach() for s in self._slow], [p.detach() for p in self.parameters])
 
     def _take(self, weights: list[torch.Tensor], mean: list[torch.Tensor]) -> None:
         for slow, delta in zip(self._slow, mean, strict=True):
@@ -60,7 +64,7 @@ class OuterReplica(WeightsReplica):
         super()._become(contents)
         saved = contents.tensors[len(contents.tensors) - contents.plain["outer"] :]
         for slow, momentum in zip(self._slow, saved, strict=False):
-            self.outer.state[slow]["momentum_buffer"] = momentum.clone()
+            self.outer.state[slow]["momentum_buffer"] = momentum.to(slow.device, copy=True)
 
     def extra_state(self) -> dict[str, Any]:
         return {"slow": [s.detach().clone() for s in self._slow], "outer": self.outer.state_dict()}
@@ -109,7 +113,7 @@ class PairReplica(SharingReplica):
         return [*(p - s for p, s in zip(self.parameters, self._slow, strict=True)), *self._slow]
 
     def outer_step(self, mean: Mixed) -> None:
-        both, half = list(mean.tensors or ()), len(self._slow)
+        both, half = self.staging.up(mean.tensors or (), [*self._slow, *self._slow]), len(self._slow)
         delta, slow = (
             [t.to(s.dtype) for t, s in zip(part, self._slow, strict=True)] for part in (both[:half], both[half:])
         )

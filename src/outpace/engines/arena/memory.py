@@ -27,6 +27,7 @@ from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Round
 from outpace.protocol.shelves import Publication
+from outpace.replica.staging import Staging
 from outpace.vector import VectorLayout, packed, place
 
 Reducing = Callable[[Round], "Event | None"]
@@ -79,6 +80,7 @@ class ArenaMemory:
         holds: Holds,
         log: ArenaLog,
         reducing: Reducing | None,
+        staging: Staging,
     ) -> None:
         self.files, self.arena = files, shared
         self._rank = rank
@@ -89,9 +91,11 @@ class ArenaMemory:
         self.snapshots, self.holds = snapshots, holds
         self._log, self._faults = log, log.faults
         self.reducing = reducing
+        self._staging = staging
         self._views: dict[int, list[torch.Tensor]] = {}
 
     def close(self) -> None:
+        self._staging.close()
         self.holds.release()
         arena.remove_directory(self.files)
         self.files.close()
@@ -136,8 +140,9 @@ class ArenaMemory:
 
     async def publish(self, row: int, values: Tensors, notes: Notes, readers: Collection[int]) -> None:
         """Writes into a row of this rank's. Its readers see it in place, or their agents fetch it."""
-        torch._foreach_copy_(self._row_at(row), list(values))
+        self._staging.down(self._row_at(row), values)
         self._note(row, notes)
+        self._staging.landed()
 
     def put(self, row: int, values: Tensors | None) -> None:
         torch._foreach_copy_(self._row_at(row), list(values or ()))
@@ -148,10 +153,12 @@ class ArenaMemory:
         return tuple(numbers[1 : 1 + int(numbers[0])])
 
     async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
-        return mixed([(self._row_at(p.row), self.notes(p.row), share) for p, share in terms], own)
+        mine = None if own is None else own._replace(tensors=self._staging.host(own.tensors))
+        return mixed([(self._row_at(p.row), self.notes(p.row), share) for p, share in terms], mine)
 
     async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
-        return mean_of([self._row_at(place.row) for place in places], own)
+        mine = None if own is None else self._staging.host(own)
+        return mean_of([self._row_at(place.row) for place in places], mine)
 
     def copy(self, row: int) -> Mixed:
         return mean_of([self._row_at(row)])
@@ -160,7 +167,8 @@ class ArenaMemory:
 
     async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
         self._faults.at("writing-snapshot", version)
-        self.snapshots.write(buffer, contents, ledger.to_state(version), position)
+        on_host = Contents(list(self._staging.host(contents.tensors)), contents.plain)
+        self.snapshots.write(buffer, on_host, ledger.to_state(version), position)
 
     def load(self, buffer: int) -> Contents | None:
         return self.snapshots.read(buffer)
@@ -171,7 +179,7 @@ class ArenaMemory:
         Two places in turn: a rank can be at most one meeting ahead of one that still reads, because the next meeting
         needs both.
         """
-        for mine, shared in zip(tensors, self.left(place, self._rank), strict=True):
+        for mine, shared in zip(self._staging.host(tensors), self.left(place, self._rank), strict=True):
             shared.copy_(mine)
 
     def left(self, where: int, rank: int) -> Tensors:
@@ -200,5 +208,7 @@ class ArenaMemory:
         if offset not in self._views:
             nbytes = self._layout.vector_bytes
             self.arena.touch(offset, nbytes)
-            self._views[offset] = self._vector.views(self.arena.region(offset, nbytes))
+            region = self.arena.region(offset, nbytes)
+            self._views[offset] = self._vector.views(region)
+            self._staging.register(self._views[offset], region)
         return self._views[offset]

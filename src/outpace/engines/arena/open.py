@@ -73,7 +73,7 @@ class Parts:
     ) -> Engine:
         plan, exchanged = self.plan, replica.to_exchange()
         views = (self.files, self.arena, self.rank, plan.vector, plan.published, exchanged)
-        memory = ArenaMemory(*views, self.snapshots, self.holds, log, reducing)
+        memory = ArenaMemory(*views, self.snapshots, self.holds, log, reducing, replica.staging)
 
         def close() -> None:
             log.close()

@@ -21,6 +21,7 @@ from outpace.protocol.results import Results
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.protocol.shelves import Publication
+from outpace.replica.staging import Staging
 from outpace.vector import VectorLayout
 
 
@@ -118,9 +119,9 @@ class SimulatedMemory:
 class TensorMemory(SimulatedMemory):
     has_tensors = True
 
-    def __init__(self, log: VirtualLog, tensors: SharedTensors) -> None:
+    def __init__(self, log: VirtualLog, tensors: SharedTensors, staging: Staging) -> None:
         super().__init__(log)
-        self._tensors = tensors
+        self._tensors, self._staging = tensors, staging
 
     def row(self, row: int) -> Tensors:
         return self._tensors.row(self._rank, row)
@@ -153,7 +154,7 @@ class TensorMemory(SimulatedMemory):
 
     async def publish(self, row: int, values: Tensors, notes: Notes, readers: Collection[int]) -> None:
         await self._send(row, notes, readers)
-        self._write(row, values)
+        self._write(row, self._staging.host(values))
 
     def put(self, row: int, values: Tensors | None) -> None:
         self._write(row, values or ())
@@ -161,18 +162,22 @@ class TensorMemory(SimulatedMemory):
 
     async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
         await self._fetch(terms, together)
-        return mixed([(self._tensors.published[p.row], self.notes(p.row), share) for p, share in terms], own)
+        mine = None if own is None else own._replace(tensors=self._staging.host(own.tensors))
+        return mixed([(self._tensors.published[p.row], self.notes(p.row), share) for p, share in terms], mine)
 
     async def mean(self, places: Sequence[Publication], ranks: Sequence[int], own: Tensors | None) -> Mixed:
         await self._fetch_from_all(ranks)
-        return mean_of([self._tensors.published[place.row] for place in places], own)
+        mine = None if own is None else self._staging.host(own)
+        return mean_of([self._tensors.published[place.row] for place in places], mine)
 
     def copy(self, row: int) -> Mixed:
         return mean_of([self._tensors.published[row]])
 
     async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
         """Copying takes as long as applying a round."""
-        self._tensors.snapshots[buffer] = Contents([t.clone() for t in contents.tensors], contents.plain)
+        self._tensors.snapshots[buffer] = Contents(
+            [t.clone() for t in self._staging.host(contents.tensors)], contents.plain
+        )
         await sleep(self._apply_ns)
 
     def load(self, buffer: int) -> Contents | None:
@@ -180,7 +185,7 @@ class TensorMemory(SimulatedMemory):
         return Contents([t.clone() for t in saved.tensors], saved.plain)
 
     def leave(self, place: int, tensors: Tensors) -> None:
-        self._tensors.exchanged[place, self._rank] = [t.detach().clone() for t in tensors]
+        self._tensors.exchanged[place, self._rank] = [t.detach().clone() for t in self._staging.host(tensors)]
 
     def left(self, place: int, rank: int) -> Tensors:
         return self._tensors.exchanged[place, rank]
@@ -255,6 +260,9 @@ class TimedReplay:
     async def share_beginning(self) -> None:
         """There are no weights to begin from."""
 
+    def let_go(self) -> None:
+        """Nothing is read."""
+
     async def stepped(self) -> None:
         """Nobody counts versions of weights that are not there."""
 
@@ -265,4 +273,4 @@ def timed_engine(log: VirtualLog) -> Engine:
 
 
 def training_engine(log: VirtualLog, tensors: SharedTensors, replica: Any) -> Engine:
-    return Engine(log.rank, log.ledger.rules, log, TensorMemory(log, tensors), replica)
+    return Engine(log.rank, log.ledger.rules, log, TensorMemory(log, tensors, replica.staging), replica)

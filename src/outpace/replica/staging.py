@@ -1,0 +1,354 @@
+"""Between a replica's tensors and memory that ranks share: gradients and weights go down, results come up.
+
+Owns devices, streams and pinned memory; whoever else copies asks here. Two ways, chosen by where the parameters are:
+`HostStaging` where both are host memory, and nothing is copied twice; `StreamStaging` where a device computes.
+
+A device works late, in the order of a stream. Tensors are gathered on the stream that computes, into one flat buffer
+for each dtype, and a side stream moves that buffer. These waits keep the order, each for one reason:
+
+    down   side waits for compute        the buffer is filled before it is copied
+           host waits for the copy       a row is whole before anybody is told of it: the one wait of a step
+    up     side waits for compute        nobody reads the buffer any more
+           compute waits for the copy    the result is there before the optimizer reads it
+           host waits for the copy       before the shared result may be overwritten; usually the next copy down, which
+                                         comes after it on the side stream, has waited for it already
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+from outpace.interface import Tensors
+from outpace.replica.pinned import is_reached, pinned_like, release, say_once
+from outpace.vector import ALIGN_BYTES
+
+BATCH_BYTES = 1 << 25  #: what `host` moves at once, through as much memory of the device
+
+
+class Staging(Protocol):
+    is_shared: bool  #: `up` gives the very tensors that it was given
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether a device may still read what was given to `up`."""
+
+    def down(self, places: Tensors, values: Tensors, present: Sequence[int] = (), scale: float = 1.0) -> None:
+        """Begins to write values, times `scale`, into places in host memory. Where `present` is 0 it writes zeros."""
+
+    def landed(self) -> None:
+        """Returns when all that went down is in its places."""
+
+    def up(self, values: Tensors, like: Tensors) -> Tensors:
+        """Values from host memory as tensors beside others, valid until the next copy of tensors like these."""
+
+    def until_read(self) -> None:
+        """Returns when no device reads what was given to `up` any more."""
+
+    def host(self, values: Tensors) -> Tensors:
+        """The values where the host can compute with them; copies, unless they are there."""
+
+    def register(self, views: Tensors, memory: torch.Tensor) -> None:
+        """These views of host memory will go down or come up often."""
+
+    def close(self) -> None:
+        """Before memory that was registered is given back."""
+
+
+def staging_for(parameters: Tensors) -> Staging:
+    return HostStaging() if all(p.device.type == "cpu" for p in parameters) else StreamStaging()
+
+
+class HostStaging:
+    """The parameters are in host memory, too."""
+
+    is_shared = True
+    is_reading = False
+
+    def down(self, places: Tensors, values: Tensors, present: Sequence[int] = (), scale: float = 1.0) -> None:
+        if 0 in present:
+            for place, is_there in zip(places, present, strict=True):
+                if not is_there:
+                    place.zero_()
+            kept = [pair for pair, is_there in zip(zip(places, values, strict=True), present, strict=True) if is_there]
+            places, values = [place for place, _ in kept], [value for _, value in kept]
+        if places:
+            torch._foreach_copy_(list(places), list(values))
+            if scale != 1.0:
+                torch._foreach_mul_(list(places), scale)
+
+    def landed(self) -> None:
+        """It is there when `down` returns."""
+
+    def up(self, values: Tensors, like: Tensors) -> Tensors:
+        return values
+
+    def until_read(self) -> None:
+        """Whoever has them reads them itself."""
+
+    def host(self, values: Tensors) -> Tensors:
+        return values
+
+    def register(self, views: Tensors, memory: torch.Tensor) -> None:
+        """Nothing is needed."""
+
+    def close(self) -> None:
+        """Nothing is kept."""
+
+
+class Piece(NamedTuple):
+    """What one copy moves: a part of a flat buffer, and where it lies in host memory."""
+
+    flat: torch.Tensor
+    host: torch.Tensor
+
+
+class Flat:
+    """Some tensors of a vector side by side, as they lie in a row: those of one device and dtype."""
+
+    def __init__(self, like: dict[int, torch.Tensor]) -> None:
+        first = next(iter(like.values()))
+        self.device, self.indices = first.device, list(like)
+        self.offsets: list[int] = []
+        step, end = ALIGN_BYTES // first.element_size(), 0
+        for tensor in like.values():
+            self.offsets.append(end)
+            end += -(-tensor.numel() // step) * step
+        self.memory = torch.zeros(end, dtype=first.dtype, device=first.device)  # zero between tensors, as rows are
+        self.views = self.views_of(self.memory, list(like.values()))
+        self._bounce: tuple[torch.Tensor, list[torch.Tensor]] | None = None
+
+    def views_of(self, memory: torch.Tensor, like: Tensors) -> list[torch.Tensor]:
+        places = zip(self.offsets, like, strict=True)
+        return [memory[offset : offset + t.numel()].view(t.shape) for offset, t in places]
+
+    def bounce(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        """The same in host memory, pinned if that is to be had, for what lies otherwise or is not registered."""
+        if self._bounce is None:
+            memory = pinned_like(self.memory)
+            self._bounce = memory, self.views_of(memory, self.views)
+        return self._bounce
+
+    def pieces(self, places: Tensors) -> list[Piece]:
+        """Copies between this and places that are views of one memory: as few as where they lie allows."""
+        found: list[tuple[int, int, int]] = []  # begin and end in elements here, and offset in that memory
+        for offset, view, index in zip(self.offsets, self.views, self.indices, strict=True):
+            there, end = int(places[index].storage_offset()), offset + view.numel()
+            if found and there - found[-1][2] == offset - found[-1][0]:
+                found[-1] = (found[-1][0], end, found[-1][2])
+            elif view.numel():
+                found.append((offset, end, there))
+        first = places[self.indices[0]]
+        return [
+            Piece(self.memory[begin:end], first.as_strided((end - begin,), (1,), there)) for begin, end, there in found
+        ]
+
+
+class Lane:
+    """The side stream of one device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.Stream(device=device)
+        self._end: Any = None  # of the last copy
+
+    def __enter__(self) -> None:
+        """Copies within run on the side stream, after all that the current one was given before."""
+        self._index = torch.accelerator.current_device_index()
+        self._current = torch.accelerator.current_stream(self._device)
+        self._wait_for_compute()
+        torch.accelerator.set_stream(self._stream)
+
+    def __exit__(self, *_: object) -> None:
+        self._end = self._stream.record_event()
+        torch.accelerator.set_stream(self._current)
+        torch.accelerator.set_device_index(self._index)
+
+    def _wait_for_compute(self) -> None:
+        self._stream.wait_stream(self._current)
+
+    def let_compute_wait(self) -> None:
+        """For the last copy. The host goes on."""
+        self._current.wait_event(self._end)
+
+    def let_host_wait(self) -> None:
+        """For the last copy, and so for all before it."""
+        self._end.synchronize()
+
+
+class StreamStaging:
+    """The parameters are on devices: on one, or on several."""
+
+    is_shared = False
+
+    def __init__(self) -> None:
+        self._lanes: dict[torch.device, Lane] = {}
+        self._vectors: dict[tuple[Any, ...], list[Flat]] = {}  # by shapes, dtypes and devices
+        self._registered: dict[int, tuple[Tensors, torch.Tensor]] = {}  # by the identity of the views
+        self._pieces: dict[tuple[int, int], list[Piece]] = {}
+        self._writing: set[Lane] = set()  # what goes down is under way on these
+        self._bounced: list[tuple[Tensors, Tensors]] = []  # places, and what is to be copied there once it has landed
+        self._reading: set[Lane] = set()
+
+    # -- down ------------------------------------------------------------------------------------------------------
+
+    def down(self, places: Tensors, values: Tensors, present: Sequence[int] = (), scale: float = 1.0) -> None:
+        self.landed()
+        for flat in self._flats(values):
+            self._gather(flat, values, present, scale)
+            pieces = self._direct(flat, places)
+            if not pieces:
+                memory, views = flat.bounce()
+                pieces = [Piece(flat.memory, memory)]
+                self._bounced.append(([places[i] for i in flat.indices], views))
+            lane = self._lane(flat.device)
+            with lane:
+                for piece in pieces:
+                    piece.host.copy_(piece.flat, non_blocking=True)
+            self._writing.add(lane)
+
+    def landed(self) -> None:
+        for lane in self._writing:
+            lane.let_host_wait()
+        self._reading -= self._writing  # a lane's copies run one after the other: those up were before
+        self._writing.clear()
+        for places, views in self._bounced:
+            torch._foreach_copy_(list(places), list(views))
+        self._bounced.clear()
+
+    def _gather(self, flat: Flat, values: Tensors, present: Sequence[int], scale: float) -> None:
+        """On the stream that computes: the side stream never touches tensors that others own."""
+        pairs = [(view, i) for view, i in zip(flat.views, flat.indices, strict=True) if not present or present[i]]
+        if len(pairs) < len(flat.views):
+            flat.memory.zero_()
+        if pairs:
+            torch._foreach_copy_([view for view, _ in pairs], [values[i].detach() for _, i in pairs])
+        if scale != 1.0:
+            flat.memory.mul_(scale)
+
+    # -- up --------------------------------------------------------------------------------------------------------
+
+    @property
+    def is_reading(self) -> bool:
+        return bool(self._reading)
+
+    def up(self, values: Tensors, like: Tensors) -> Tensors:
+        found = list(values)
+        for flat in self._flats(like):
+            pieces = self._direct(flat, values)
+            if not pieces:
+                self.until_read()  # the copy before may still read the bounce buffer
+                memory, views = flat.bounce()
+                torch._foreach_copy_(views, [values[i] for i in flat.indices])
+                pieces = [Piece(flat.memory, memory)]
+            lane = self._lane(flat.device)
+            with lane:
+                for piece in pieces:
+                    piece.flat.copy_(piece.host, non_blocking=True)
+            lane.let_compute_wait()
+            self._reading.add(lane)
+            for index, view in zip(flat.indices, flat.views, strict=True):
+                found[index] = view
+        return found
+
+    def until_read(self) -> None:
+        for lane in self._reading:
+            lane.let_host_wait()
+        self._reading.clear()
+
+    # -- now and then ----------------------------------------------------------------------------------------------
+
+    def host(self, values: Tensors) -> Tensors:
+        """A few tensors at a time, each time in one copy that the host waits for."""
+        found = list(values)
+        for indices in _batches(values):
+            flat = torch.cat([values[i].detach().reshape(-1) for i in indices]).cpu()
+            for index, part in zip(indices, torch.split(flat, [values[i].numel() for i in indices]), strict=True):
+                found[index] = part.view(values[index].shape)
+        return found
+
+    def register(self, views: Tensors, memory: torch.Tensor) -> None:
+        self._registered[id(views)] = (views, memory)
+
+    def close(self) -> None:
+        self.landed()
+        self.until_read()
+        for _, memory in self._registered.values():
+            release(memory)
+        self._registered.clear()
+        self._pieces.clear()
+
+    # -- what is made once -----------------------------------------------------------------------------------------
+
+    def _direct(self, flat: Flat, places: Tensors) -> list[Piece]:
+        """Copies that need no buffer in between; none if these places were not registered or cannot be."""
+        views, memory = self._registered.get(id(places), (None, None))
+        if memory is None or views is not places:
+            return []
+        key = (id(places), id(flat))
+        if key not in self._pieces:
+            is_alike = places[flat.indices[0]].dtype == flat.memory.dtype
+            self._pieces[key] = flat.pieces(places) if is_alike and is_reached(memory, flat.device) else []
+        return self._pieces[key]
+
+    def _flats(self, like: Tensors) -> list[Flat]:
+        key = tuple((t.dtype, t.device, t.shape) for t in like)
+        if key not in self._vectors:
+            groups: dict[tuple[torch.dtype, torch.device], dict[int, torch.Tensor]] = {}
+            for index, tensor in enumerate(like):
+                groups.setdefault((tensor.dtype, tensor.device), {})[index] = tensor
+            self._vectors[key] = [Flat(group) for group in groups.values()]
+        return self._vectors[key]
+
+    def _lane(self, device: torch.device) -> Lane:
+        if device not in self._lanes:
+            self._lanes[device] = _lane_of(device)
+        return self._lanes[device]
+
+
+class NoLane(Lane):
+    """Of host memory beside that of devices, and of a device without streams: copies are made where they are called."""
+
+    def __init__(self) -> None:
+        pass
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def let_compute_wait(self) -> None:
+        pass
+
+    def let_host_wait(self) -> None:
+        pass
+
+
+def _lane_of(device: torch.device) -> Lane:
+    if device.type == "cpu":
+        return NoLane()
+    try:
+        return Lane(device)
+    except (RuntimeError, NotImplementedError) as error:
+        say_once(f"{device.type} has no streams ({error}): copies from and to it block")
+        return NoLane()
+
+
+def _batches(values: Tensors) -> Iterator[list[int]]:
+    """Indices of tensors on devices: of one device and dtype each, and of so many bytes at most, or one tensor."""
+    groups: dict[tuple[torch.dtype, torch.device], list[list[int]]] = {}
+    sizes: dict[tuple[torch.dtype, torch.device], int] = {}
+    for index, tensor in enumerate(values):
+        if tensor.device.type == "cpu":
+            continue
+        kind = (tensor.dtype, tensor.device)
+        sizes[kind] = sizes.get(kind, BATCH_BYTES) + tensor.nbytes
+        if sizes[kind] > BATCH_BYTES:
+            groups.setdefault(kind, []).append([])
+            sizes[kind] = tensor.nbytes
+        groups[kind][-1].append(index)
+    for batches in groups.values():
+        yield from batches

@@ -1,0 +1,1 @@
+"""Parameters on a device, and the device that tests have for that."""

@@ -1,0 +1,126 @@
+"""Every strategy with parameters on a device: the same bits as on the CPU, and every contribution exactly once."""
+
+import pytest
+import torch
+
+import outpace
+from outpace import strategies
+from tests.support import on_device
+from tests.support.family_checks import CHOICES
+from tests.support.launches import in_one_launch
+from tests.support.on_device import CPU, DEVICE
+
+FAMILY = {name: CHOICES.get(name, name) for name in strategies.names()} | {
+    name: name
+    for name in ("wagma:sync=wait", *(f"eager-majority:codec={c}" for c in ("bf16", "global-qsgd", "ok-topk")))
+}
+#: whose numbers do not depend on who comes first
+IN_LOCK_STEP = (
+    *("allreduce", "d-psgd", "dasgd", "decentlam", "diloco", "local-sgd", "matcha", "noloco", "post-local-sgd", "sgp"),
+    "eager:quorum=full,codec=bf16",
+)
+#: that keep the mean of all weights, so that it counts steps
+KEEP_THE_MEAN = ("allreduce", "eager-majority", "eager-solo", "ad-psgd", "d-psgd", "local-sgd:every=3", "dasgd", "sgp")
+every_strategy = pytest.mark.parametrize("name", FAMILY)
+SLOW_US = 100  # on average for each kernel and copy, at random
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def in_simulated_time(request):
+    (found,) = outpace.spawn(on_device.simulated, 1, (FAMILY, request.param))
+    return found
+
+
+@pytest.mark.timeout(900)
+@every_strategy
+def test_whoever_is_late_the_bits_are_those_of_the_cpu(name, in_simulated_time):
+    on_cpu, on_the_device = in_simulated_time[name]
+    assert on_the_device == on_cpu
+    assert len(set(on_the_device)) == 1
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def in_processes(request):
+    cases = {name: (strategy, 8, DEVICE, SLOW_US) for name, strategy in FAMILY.items()}
+    return in_one_launch(on_device.train, request.param, cases)
+
+
+@pytest.mark.timeout(900)
+@every_strategy
+def test_all_ranks_end_with_the_same_bits_on_a_device_that_is_slow_at_random(name, in_processes):
+    for digests in zip(*((met, final) for met, final, _, _ in in_processes[name]), strict=True):
+        assert len(set(digests)) == 1
+    assert all(after < before for _, _, before, after in in_processes[name])
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def in_lock_step(request):
+    return [
+        in_one_launch(on_device.train, request.param, {s: (CHOICES.get(s, s), 12, *where) for s in IN_LOCK_STEP})
+        for where in ((CPU,), (DEVICE,), (DEVICE, SLOW_US))
+    ]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", IN_LOCK_STEP)
+def test_in_processes_the_bits_are_those_of_the_cpu(name, in_lock_step):
+    on_cpu, late, slow = (run[name] for run in in_lock_step)
+    assert late == on_cpu
+    assert slow == on_cpu
+
+
+@pytest.fixture(scope="module", params=[2, 4])
+def counts(request):
+    return in_one_launch(on_device.count, request.param, {s: (s, 12, SLOW_US) for s in KEEP_THE_MEAN})
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("strategy", KEEP_THE_MEAN)
+def test_every_contribution_is_applied_exactly_once(strategy, counts):
+    steps = [mine for _, _, mine in counts[strategy]]
+    for met, final, _ in counts[strategy]:
+        assert met == pytest.approx([7] * len(steps))
+        assert final == pytest.approx(steps)
+
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+OPTIMIZERS = {
+    "SGD": ("SGD", {"momentum": 0.5, "nesterov": True}),
+    "SGD fused": ("SGD", {"momentum": 0.5, "fused": True}),
+    "AdamW foreach": ("AdamW", {"foreach": True}),
+    "AdamW fused": ("AdamW", {"fused": True}),
+}
+
+
+@pytest.fixture(scope="module")
+def numbers():
+    cases = {
+        (dtype, name, *where, last): (dtype, *OPTIMIZERS[name], *where, last)
+        for dtype in DTYPES
+        for name in OPTIMIZERS
+        for where in ((CPU,), (DEVICE,), (DEVICE, "laggard:1"), (DEVICE, CPU))
+        for last in (False, True)
+    }
+    return in_one_launch(on_device.weights_after, 2, cases)
+
+
+@pytest.mark.parametrize("channels_last", [False, True], ids=["contiguous", "channels_last"])
+@pytest.mark.parametrize(
+    "devices", [(DEVICE,), (DEVICE, "laggard:1"), (DEVICE, CPU)], ids=["one", "two", "one and cpu"]
+)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_types_layouts_optimizers_and_several_devices_give_the_numbers_of_the_cpu(
+    dtype, optimizer, devices, channels_last, numbers
+):
+    on_cpu = numbers[dtype, optimizer, CPU, channels_last]
+    assert numbers[(dtype, optimizer, *devices, channels_last)] == on_cpu
+    assert all(value == value for value in on_cpu[0])
+    assert on_cpu[0] == on_cpu[1]
+
+
+def test_a_capturable_optimizer_a_scaler_and_a_default_device():
+    for plain, capturable, scaled, as_default in outpace.spawn(on_device.in_other_ways, 2):
+        assert capturable == pytest.approx(plain, abs=1e-6)
+        assert scaled == plain
+        assert as_default == plain

@@ -1,0 +1,63 @@
+"""What a step on a device moves and waits for, in which order, and where memory is refused."""
+
+import pytest
+import torch
+
+import outpace
+from tests.support import on_device
+from tests.support.on_device import CPU, DEVICE
+
+F32, HALF = (torch.float32,), (torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("tensors", [160, 1600])
+@pytest.mark.parametrize("dtypes", [F32, HALF], ids=["float32", "float32 and bfloat16"])
+def test_a_step_is_one_copy_down_and_one_up_for_each_dtype_and_one_wait(tensors, dtypes):
+    (found,) = outpace.spawn(on_device.counted, 1, (tensors, dtypes, "eager-majority"))
+    assert (found["copies_down"], found["copies_up"]) == (len(dtypes), len(dtypes))
+    assert found["synchronisations"] == 1
+    payload = sum(tensors * 24 * dtype.itemsize for dtype in dtypes)
+    assert payload <= found["bytes_down"] < 1.5 * payload  # each tensor begins at a multiple of 64 bytes
+
+
+@pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
+@pytest.mark.parametrize("strategy", ["wagma", "local-sgd:every=1", "sgp", "d-psgd", "ad-psgd", "diloco:every=1"])
+def test_averaging_waits_no_more_for_many_tensors_than_for_few(strategy, optimizer):
+    few, many = (outpace.spawn(on_device.counted, 2, (tensors, F32, strategy, optimizer))[0] for tensors in (10, 160))
+    for name in ("copies_down", "copies_up", "synchronisations"):
+        assert many[name] <= max(few[name], 6)
+
+
+@pytest.mark.parametrize("refuses", [False, True], ids=["registered", "through a buffer"])
+def test_a_result_is_read_before_it_may_be_overwritten(refuses):
+    on_cpu = outpace.spawn(on_device.overwritten, 1, ("allreduce", CPU))
+    assert outpace.spawn(on_device.overwritten, 1, ("allreduce", DEVICE, refuses)) == on_cpu
+
+
+def test_two_results_in_a_row_do_not_share_a_buffer_too_early():
+    assert outpace.spawn(on_device.results_in_a_row, 1) == [[[1.0] * 8, [2.0] * 8]]
+
+
+def test_a_result_does_not_overwrite_what_the_step_before_still_reads():
+    assert outpace.spawn(on_device.read_while_the_next_comes, 1) == [[1.0] * 8]
+
+
+@pytest.mark.parametrize(
+    ("pinning", "registering", "words"),
+    [(False, True, ["pinned buffer"]), (True, True, ["pinned buffer", "block"])],
+    ids=["registering", "registering and pinning"],
+)
+def test_where_memory_is_refused_training_goes_on_and_says_once_what_it_costs(pinning, registering, words):
+    expected = outpace.spawn(on_device.plain_run, 2, (torch.float32, "SGD", {}, CPU))
+    for found, said in outpace.spawn(on_device.refused, 2, (pinning, registering)):
+        assert found == expected[0]
+        assert len(said) == len(words)
+        for line, word in zip(said, words, strict=True):
+            assert word in line
+            assert "ulimit -l" in line
+
+
+def test_memory_is_registered_once_and_given_back_and_what_others_registered_is_used():
+    assert outpace.spawn(on_device.registered, 1) == [
+        {"first": True, "again": True, "nothing": False, "by others": True, "in part": False, "left": [False, True]}
+    ]
