@@ -21,7 +21,7 @@ BIN := .venv/bin
 # Bytecode is kept also where the environment says otherwise: tests start hundreds of processes. Two files at a time,
 # each with one thread; what a file's tests share is made once.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
-PROCESSES := tests/cli tests/engine tests/faults tests/trainers tests/test_examples.py
+PROCESSES := tests/cli tests/device tests/engine tests/faults tests/trainers tests/test_examples.py
 REST := --ignore=tests/network $(PROCESSES:%=--ignore=%)
 
 .PHONY: demo docs test test-all test-network test-trainers lint format fuzz soak mutants bench guard scaling learning results clean

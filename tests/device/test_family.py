@@ -121,6 +121,6 @@ def test_types_layouts_optimizers_and_several_devices_give_the_numbers_of_the_cp
 
 def test_a_capturable_optimizer_a_scaler_and_a_default_device():
     for plain, capturable, scaled, as_default in outpace.spawn(on_device.in_other_ways, 2):
-        assert capturable == pytest.approx(plain, abs=1e-6)
+        assert capturable == pytest.approx(plain, abs=1e-4)
         assert scaled == plain
         assert as_default == plain

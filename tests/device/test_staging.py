@@ -34,6 +34,11 @@ def test_a_result_is_read_before_it_may_be_overwritten(refuses):
     assert outpace.spawn(on_device.overwritten, 1, ("allreduce", DEVICE, refuses)) == on_cpu
 
 
+def test_a_step_reads_the_result_and_not_what_this_rank_gave():
+    on_cpu, late = (outpace.spawn(on_device.plain_run, 2, (torch.float32, "SGD", {}, where)) for where in (CPU, DEVICE))
+    assert late == on_cpu
+
+
 def test_two_results_in_a_row_do_not_share_a_buffer_too_early():
     assert outpace.spawn(on_device.results_in_a_row, 1) == [[[1.0] * 8, [2.0] * 8]]
 

@@ -1,9 +1,7 @@
 """Arenas in files with names: who makes, sweeps and removes their directories."""
 
-import ctypes
 import logging
 import os
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +11,7 @@ import torch
 
 import outpace
 from outpace.engines.arena import arena
+from tests.support.forbidden import MEMFD_CREATE, forbid_memfd
 from tests.support.interrupts import handler_at
 
 SWEEP = "import os; from outpace.engines.arena import arena; arena.create_files(); os._exit(0)"  # as if killed
@@ -95,28 +94,14 @@ def test_a_sweep_at_any_instruction_of_the_making_harms_nobody(directory):
     assert list(directory.iterdir()) == []
 
 
-MEMFD_CREATE = {"x86_64": 319, "aarch64": 279}.get(os.uname().machine)
-
-
-def train_without_memfd(number: int) -> tuple[list[float], list[str]]:
+def train_without_memfd() -> tuple[list[float], list[str]]:
     """As in a container whose seccomp profile forbids it, which holds for this process until it ends. Returns the
     weights, and what was logged."""
     said: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
     logging.getLogger("outpace").addHandler(handler)
-    load, jump_if_equal, give = (
-        0x20,
-        0x15,
-        0x06,
-    )  # of classic BPF: read a word, pass one over unless equal, decide
-    forbidden, allowed = 0x00050000 | 1, 0x7FFF0000  # EPERM
-    steps = [(load, 0, 0, 0), (jump_if_equal, 0, 1, number), (give, 0, 0, forbidden), (give, 0, 0, allowed)]
-    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *step) for step in steps))
-    program = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(steps), ctypes.addressof(code)))
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    assert prctl(38, 1, 0, 0, 0) == 0  # PR_SET_NO_NEW_PRIVS
-    assert prctl(22, 2, program, 0, 0) == 0, os.strerror(ctypes.get_errno())  # PR_SET_SECCOMP, with a filter
+    forbid_memfd()
     for _ in range(2):
         weight = torch.nn.Parameter(torch.zeros(3))
         with outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "allreduce", timeout_s=60.0) as opt:
@@ -131,7 +116,7 @@ def test_where_anonymous_memory_is_forbidden_files_serve_and_that_is_said_once()
         return set(Path("/dev/shm").glob(f"outpace-{os.getuid()}-*"))
 
     before = leftovers()
-    (first, said), (second, unsaid) = outpace.spawn(train_without_memfd, 2, (MEMFD_CREATE,))
+    (first, said), (second, unsaid) = outpace.spawn(train_without_memfd, 2)
     assert first == second == [1.0] * 3
     assert leftovers() <= before
     (message,) = said  # of two optimizers

@@ -26,6 +26,7 @@ COMMANDS = {
     "trace": ("trace.add", "what a recorded run spent its time on"),
     "watch": ("watch.add", "a running job: who is late, and who waits"),
     "advise": ("advise.add", "what a recorded run loses to waiting, and what would help"),
+    "doctor": ("doctor.add", "what this machine offers to training, and what to change"),
     "strategies": ("catalogue.add", f"every strategy, {_ONE_OF_THEM}"),
     "imbalances": ("catalogue.add", f"every imbalance, {_ONE_OF_THEM}"),
     "networks": ("catalogue.add", f"every network, {_ONE_OF_THEM}"),

@@ -87,7 +87,41 @@ def _training_writes_its_own_trace(module: Any) -> None:
     module.TraceWriter.put = lambda self, line: self._append([line])
 
 
+def _without(verb: str, lane_verb: str) -> Callable[[Any], None]:
+    """A device's copies in one direction, without one of the waits of their stream."""
+
+    def change(module: Any) -> None:
+        lane, copies = module.Lane, getattr(module.StreamStaging, verb)
+        waits = getattr(lane, lane_verb)
+
+        def copies_unordered(self: Any, *arguments: Any) -> Any:
+            setattr(lane, lane_verb, lambda self: None)
+            try:
+                return copies(self, *arguments)
+            finally:
+                setattr(lane, lane_verb, waits)
+
+        setattr(module.StreamStaging, verb, copies_unordered)
+
+    return change
+
+
+def _results_are_let_go_of_unread(module: Any) -> None:
+    module.StreamStaging.until_read = lambda self: self._reading.clear()
+
+
+def _buffer_is_not_read_yet(module: Any) -> None:
+    up = module.StreamStaging.up
+
+    def hasty(self: Any, values: Any, like: Any) -> Any:
+        self._reading.clear()
+        return up(self, values, like)
+
+    module.StreamStaging.up = hasty
+
+
 _FAULTS = "tests/engine/test_faults.py"
+_STAGING = "tests/device/test_staging.py"
 _LOCAL = "outpace.engines.arena"
 
 MUTANTS = {
@@ -157,6 +191,42 @@ MUTANTS = {
         f"{_LOCAL}.reduction",
         _numbers_are_not_looked_at,
         "tests/faults/test_numbers_that_are_not.py",
+    ),
+    "down-unfilled": Mutant(
+        "a copy down waits until its buffer is filled",
+        "outpace.replica.staging",
+        _without("down", "_wait_for_compute"),
+        f"{_STAGING}::test_a_result_is_read_before_it_may_be_overwritten[registered]",
+    ),
+    "down-unlanded": Mutant(
+        "a contribution has arrived only when its copy down has landed",
+        "outpace.replica.staging",
+        _without("landed", "let_host_wait"),
+        f"{_STAGING}::test_a_result_is_read_before_it_may_be_overwritten[registered]",
+    ),
+    "up-too-early": Mutant(
+        "a copy up waits until nobody reads its buffer",
+        "outpace.replica.staging",
+        _without("up", "_wait_for_compute"),
+        f"{_STAGING}::test_a_result_does_not_overwrite_what_the_step_before_still_reads",
+    ),
+    "up-unread": Mutant(
+        "the optimizer's step waits for the copy up",
+        "outpace.replica.staging",
+        _without("up", "let_compute_wait"),
+        f"{_STAGING}::test_a_step_reads_the_result_and_not_what_this_rank_gave",
+    ),
+    "result-unread": Mutant(
+        "a result is held until the device has read it",
+        "outpace.replica.staging",
+        _results_are_let_go_of_unread,
+        f"{_STAGING}::test_a_result_is_read_before_it_may_be_overwritten[registered]",
+    ),
+    "buffer-unread": Mutant(
+        "a pinned buffer is filled again only when the device has read it",
+        "outpace.replica.staging",
+        _buffer_is_not_read_yet,
+        f"{_STAGING}::test_two_results_in_a_row_do_not_share_a_buffer_too_early",
     ),
     "own-trace": Mutant(
         "a trace is written beside training",

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.utils import cpp_extension
 
-SOURCE = Path(__file__).with_name("laggard.cpp")
+SOURCES = [Path(__file__).with_name(name) for name in ("laggard.cpp", "device.h")]
 NAME = "laggard"
 
 
@@ -33,9 +33,13 @@ class NoCompiler(Exception):
 
 def _path() -> Path:
     """Of what is built: another source, torch or Python is another file."""
-    what = f"{torch.__version__} {sysconfig.get_config_var('SOABI')}".encode() + SOURCE.read_bytes()
+    what = f"{torch.__version__} {sysconfig.get_config_var('SOABI')}".encode()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return cache / "outpace-tests" / f"{NAME}-{hashlib.sha256(what).hexdigest()[:16]}.so"
+    return (
+        cache
+        / "outpace-tests"
+        / f"{NAME}-{hashlib.sha256(b''.join([what, *(source.read_bytes() for source in SOURCES)])).hexdigest()[:16]}.so"
+    )
 
 
 def build() -> Path:
@@ -52,7 +56,7 @@ def build() -> Path:
         if not path.exists():
             with tempfile.TemporaryDirectory(dir=path.parent) as directory:
                 made = Path(directory, "made.so")
-                subprocess.run([compiler, *_options(), str(SOURCE), "-o", str(made), *_libraries()], check=True)
+                subprocess.run([compiler, *_options(), str(SOURCES[0]), "-o", str(made), *_libraries()], check=True)
                 made.rename(path)
     return path
 

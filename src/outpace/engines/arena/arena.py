@@ -128,7 +128,7 @@ def write_header(fd: int, layout: ArenaLayout, job: bytes, description: dict[str
     try:
         os.ftruncate(fd, layout.total_bytes)
     except OSError as error:
-        raise ArenaFull(f"the arena of {_size(layout.total_bytes)} could not be made: {error}") from error
+        raise ArenaFull(f"the arena of {amount(layout.total_bytes)} could not be made: {error}") from error
 
 
 def header_bytes(description: dict[str, Any]) -> int:
@@ -160,8 +160,8 @@ def check_room(layout: ArenaLayout, kept: int) -> None:
     need, room = layout.usual_bytes(kept), available_bytes()
     if room is not None and need > room:
         raise ArenaFull(
-            f"training with {layout.world} ranks needs {_size(need)} of shared memory, and {_size(room)} are free: "
-            f"one vector of {_size(layout.vector_bytes)} for each rank, {kept} + 2 for results, and two snapshots. "
+            f"training with {layout.world} ranks needs {amount(need)} of shared memory, and {amount(room)} are free: "
+            f"one vector of {amount(layout.vector_bytes)} for each rank, {kept} + 2 for results, and two snapshots. "
             f"Use fewer ranks, a smaller max_staleness (now {kept}), or a machine with more memory"
         )
 
@@ -177,7 +177,7 @@ def reserve(files: Files, layout: ArenaLayout, kept: int) -> None:
     except OSError as error:
         free = shutil.disk_usage(files.directory).free
         raise ArenaFull(
-            f"training needs {_size(layout.usual_bytes(kept))} in {files.directory.parent}, where {_size(free)} "
+            f"training needs {amount(layout.usual_bytes(kept))} in {files.directory.parent}, where {amount(free)} "
             f"are free ({error.strerror}). Point OUTPACE_ARENA_DIR at a larger file system, or unset it"
         ) from error
 
@@ -230,5 +230,5 @@ def _remove(directory: Path) -> None:
         directory.rmdir()
 
 
-def _size(nbytes: int) -> str:
+def amount(nbytes: int) -> str:
     return f"{nbytes / 2**30:.1f} GiB" if nbytes >= 2**30 else f"{nbytes / 2**20:.1f} MiB"
