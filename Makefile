@@ -11,7 +11,7 @@
 # make bench   speed beside Gloo, Open MPI and DDP in one run, into docs/benchmarks.md; ARGS="--only skew" one section, ARGS=--help
 # make guard   whether a round has become slower, by ratios within one run; under a minute
 # make scaling up to 256 hosts of 8 ranks in simulated time, with this machine's store, into docs/scaling.md; some minutes
-# make learning whether strategies learn as well as if all had waited, and how soon, into docs/learning.md; hours; ARGS=--quick minutes
+# make learning whether strategies learn as well as if all had waited, and how soon, into docs/learning.md; hours of one core; ARGS=--quick minutes
 # make docs    the documentation site, into site/; a broken link fails
 # make results the papers' figures beside ours, accuracy and races, for docs/results.md; more than an hour
 

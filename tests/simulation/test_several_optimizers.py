@@ -72,11 +72,11 @@ def test_an_optimizer_may_be_made_while_others_train() -> None:
     def warm_up_then_train() -> list[float]:
         rank = int(os.environ["RANK"])
         first, second = (torch.nn.Parameter(torch.zeros(1)) for _ in range(2))
-        one = outpace.DistributedOptimizer(torch.optim.SGD([first], lr=1.0), "eager:quorum=3")
+        one = outpace.DistributedOptimizer(torch.optim.SGD([first], lr=1.0), "eager:quorum=3,repair=none")
         for _ in range(2 + rank):
             first.grad = torch.ones(1)
             one.step()
-        other = outpace.DistributedOptimizer(torch.optim.SGD([second], lr=1.0), "eager:quorum=3")
+        other = outpace.DistributedOptimizer(torch.optim.SGD([second], lr=1.0), "eager:quorum=3,repair=none")
         for optimizer, weight in ((one, first), (other, second)):
             weight.grad = torch.ones(1)
             optimizer.step()
