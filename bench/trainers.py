@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 
 RANKS, STEPS, WARM_UP = 4, 64, 4
 COMPUTE_S, DELAY_S = 0.2, 0.6
+STRATEGY = "eager-majority"
 FRAMEWORKS = ("plain", "lightning", "fabric", "trainer", "accelerate")
 
 
@@ -70,7 +71,7 @@ def plain(is_ours: bool) -> Model:
         dist.init_process_group("gloo")
     net = Model()
     inner = torch.optim.SGD(net.parameters(), lr=0.01)
-    optimizer = outpace.DistributedOptimizer(inner, "eager-majority", net) if is_ours else inner
+    optimizer = outpace.DistributedOptimizer(inner, STRATEGY, net) if is_ours else inner
     model = net if is_ours else torch.nn.parallel.DistributedDataParallel(net)
     for batch in DataLoader(Batches(), batch_size=1, sampler=DistributedSampler(Batches())):
         optimizer.zero_grad()
@@ -84,7 +85,7 @@ def plain(is_ours: bool) -> Model:
 def lightning(is_ours: bool) -> Model:
     import lightning.pytorch as pl
 
-    import outpace.lightning  # noqa: F401
+    from outpace.lightning import OutpaceStrategy
 
     class Module(pl.LightningModule):
         def __init__(self) -> None:
@@ -103,7 +104,7 @@ def lightning(is_ours: bool) -> Model:
         "enable_checkpointing": False,
         "enable_model_summary": False,
     }
-    strategy = "outpace" if is_ours else "ddp"
+    strategy = OutpaceStrategy(strategy=STRATEGY) if is_ours else "ddp"
     trainer = pl.Trainer(accelerator="cpu", devices=RANKS, max_epochs=1, strategy=strategy, **quiet)
     module = Module()
     trainer.fit(module, loader())
@@ -113,9 +114,10 @@ def lightning(is_ours: bool) -> Model:
 def fabric(is_ours: bool) -> Model:
     from lightning.fabric import Fabric
 
-    import outpace.fabric  # noqa: F401
+    from outpace.fabric import OutpaceStrategy
 
-    made = Fabric(accelerator="cpu", devices=RANKS, strategy="outpace" if is_ours else "ddp")
+    strategy = OutpaceStrategy(strategy=STRATEGY) if is_ours else "ddp"
+    made = Fabric(accelerator="cpu", devices=RANKS, strategy=strategy)
     made.launch()
     net = Model()
     model, optimizer = made.setup(net, torch.optim.SGD(net.parameters(), lr=0.01))
@@ -138,7 +140,8 @@ def trainer(is_ours: bool) -> Model:
         tempfile.mkdtemp(), use_cpu=True, per_device_train_batch_size=1, num_train_epochs=1, **said
     )
     net = Model()
-    made = (OutpaceTrainer if is_ours else Trainer)(net, arguments, train_dataset=Batches())
+    data = {"train_dataset": Batches()}
+    made = OutpaceTrainer(net, arguments, strategy=STRATEGY, **data) if is_ours else Trainer(net, arguments, **data)
     made.train()
     made.accelerator.free_memory()
     return net
@@ -149,7 +152,7 @@ def accelerate(is_ours: bool) -> Model:
 
     from outpace.huggingface import OutpaceAccelerator
 
-    accelerator = OutpaceAccelerator(cpu=True) if is_ours else Accelerator(cpu=True)
+    accelerator = OutpaceAccelerator(cpu=True, strategy=STRATEGY) if is_ours else Accelerator(cpu=True)
     net = Model()
     made = accelerator.prepare(net, torch.optim.SGD(net.parameters(), lr=0.01), loader())
     model, optimizer, batches = made

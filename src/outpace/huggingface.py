@@ -117,7 +117,7 @@ class OutpaceMixin:
         args: Any = self.args  # type: ignore[attr-defined]
         self.accelerator: Any
         self.accelerator.__class__ = OutpaceAccelerator  # the Trainer makes its own, and lets nobody choose the class
-        self.accelerator.begin(self._ours | ({"max_grad_norm": args.max_grad_norm} if args.max_grad_norm > 0 else {}))
+        self.accelerator.begin(({"max_grad_norm": args.max_grad_norm} if args.max_grad_norm > 0 else {}) | self._ours)
         args.average_tokens_across_devices = False
         if args.logging_steps == 1 or args.include_num_input_tokens_seen != "no":
             log.warning(

@@ -51,7 +51,7 @@ class OutpaceStrategy(DDPStrategy):
 
     def setup_optimizers(self, trainer: pl.Trainer) -> None:
         super().setup_optimizers(trainer)
-        options = self._ours | self._clipping(trainer)
+        options = self._clipping(trainer) | self._ours
         options_of_each = numbered(options, len(self.optimizers))
         pairs = zip(self.optimizers, options_of_each, strict=True)
         wrapped = [DistributedOptimizer(each, model=self.model, **own) for each, own in pairs]
