@@ -56,3 +56,9 @@ def test_ranks_that_need_not_be_in_step_end_when_their_time_is_up(monkeypatch):
     assert next(steps) == 1
     clock.now = 10.0
     assert list(steps) == []
+
+
+def test_shared_mini_batches_are_those_of_all_ranks_and_the_clock_ends_a_race_by_time():
+    assert FinishLine(4, 10, None).total(4) == 40
+    assert list(FinishLine(4, None, 1e-9).while_time()) == []
+    assert next(FinishLine(4, 10, None).while_time()) is None

@@ -86,6 +86,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     option("--epochs", type=quantity("epochs"), metavar="N", help="how long to train (what suits the workload)")
     option("--rounds", type=at_least_one, metavar="N", help="instead of --epochs: mini-batches of each rank")
     option("--seconds", type=quantity("seconds"), metavar="S", help="instead of --epochs: time for each system")
+    about = "split: as many mini-batches for every rank; shared: whoever is free takes the next (%(default)s)"
+    option("--data", choices=("split", "shared"), default=USUAL.data, help=about)
     option("--target", type=float, metavar="M", help="the metric to reach (98%% of what DDP learns)")
     about = "runs of each system, with other seeds (%(default)d)"
     option("--repeat", type=at_least_one, default=1, metavar="N", help=about)

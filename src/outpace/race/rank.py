@@ -19,13 +19,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from outpace.data import SharedBatchSampler
 from outpace.imbalance import imbalance
 from outpace.job.environment import whereami
-from outpace.race.result import Point, Settings
+from outpace.race.result import SPLIT, Point, Settings
 from outpace.race.systems import system
 from outpace.workloads import Workload, workload
 
 _NOT_AGREED = 2**62  #: no last step was agreed on yet
+_MOST_SHARED = 10**5  #: steps of a rank in a race that ends by the clock
 POINTS = 32  #: of a curve, and one at its beginning
 BACKWARD = 2.0  #: times as long as the forward pass, as is usual
 
@@ -56,6 +58,16 @@ class FinishLine:
         while not self._is_over(rank, step, is_strict):
             yield step
             step += 1
+
+    def total(self, ranks: int) -> int:
+        """Mini-batches of all ranks, if they share them; more than anybody makes where the race ends by the clock."""
+        return ranks * (_MOST_SHARED if self._steps is None else self._steps)
+
+    def while_time(self) -> Iterator[None]:
+        """Goes on until the time is up, and without end where steps are counted."""
+        self._started = time.monotonic()
+        while self._steps is not None or self._share_of_time() < 1:
+            yield
 
     def _is_over(self, rank: int, step: int, is_strict: bool) -> bool:
         if self._steps is not None:
@@ -132,6 +144,7 @@ class _Course:
     def __init__(self, task: Workload, settings: Settings, seed: int, parts: int, line: FinishLine) -> None:
         self._task, self._parts, self._line = task, parts, line
         self._place = whereami()
+        self._is_split = settings.data == SPLIT
         self._base_s = settings.compute_ms / 1000
         self._imbalance = imbalance(settings.imbalance, seed)
         self.samples = 0.0  #: that were computed; what a strategy had computed twice counts once
@@ -160,15 +173,26 @@ class _Course:
 
     def pieces(self, is_strict: bool) -> Iterator[Piece]:
         """Micro-batches until the finish. Where `is_strict`, all ranks make the same number of steps."""
-        for step in self._line.steps(self._place.rank, is_strict):
+        for own, (step, rank) in enumerate(self._turns(is_strict)):
             began = time.monotonic()
-            batch = self._task.batch(step, self._place.rank, self._place.world)
+            batch = self._task.batch(step, rank, self._place.world)
             split = zip(*(tensor.tensor_split(self._parts) for tensor in batch), strict=True)
             made_s = (time.monotonic() - began) / self._parts
             self.steps = step + 1
             for part, (inputs, targets) in enumerate(split):
                 if len(inputs):
-                    yield Piece(inputs, targets, step, part, made_s)
+                    yield Piece(inputs, targets, own, part, made_s)
+
+    def _turns(self, is_strict: bool) -> Iterator[tuple[int, int]]:
+        """Which mini-batches this rank computes, as the step and the rank that would compute it if data are split."""
+        rank, world = self._place.rank, self._place.world
+        own = self._line.steps(rank, is_strict)
+        if is_strict or self._is_split:
+            yield from ((step, rank) for step in own)
+            return
+        total = self._line.total(world)
+        for (place,), _ in zip(SharedBatchSampler(total, 1, shuffle=False), self._line.while_time(), strict=False):
+            yield divmod(place, world)
 
     def compute(self, model: nn.Module, piece: Piece) -> float:
         """Forward, the rest of the time that computing takes, and backward. Returns the loss."""

@@ -22,6 +22,9 @@ BUSY = 1.15  #: ranks that computed longer than asked by this factor had no proc
 BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
 
 
+SPLIT, SHARED = "split", "shared"  #: how mini-batches are divided among ranks
+
+
 @dataclass(frozen=True)
 class Settings:
     """A workload, the ranks that train it, how long, and what slows them down.
@@ -30,6 +33,8 @@ class Settings:
     target: the metric that the time to target is taken of; by default 98 % of what DDP learns.
     compute_ms: emulated computing of a mean mini-batch; 0 computes for real, fair for up to as many ranks as cores.
     microbatches: of a mini-batch, for strategies that may end one early.
+    data: "split", or "shared": whoever is free takes the next mini-batch; systems that need all ranks in every step
+        keep their data split.
     repeat: how often every system runs, each time with the next seed.
     tune: every system gets the learning rate that suits it best, found on other seeds; else all have the workload's.
     script, arguments: a training script to run instead of a workload, and its command-line arguments.
@@ -44,6 +49,7 @@ class Settings:
     target: float | None = None
     compute_ms: float = 100.0
     microbatches: int = 4
+    data: str = SPLIT
     seed: int = 0
     repeat: int = 1
     tune: bool = False
@@ -71,6 +77,8 @@ class Settings:
         for name, value in lengths.items():
             if not 0 < value < math.inf:
                 raise InvalidRules(f"{name}={value!r} must be more than 0")
+        if self.data not in (SPLIT, SHARED):
+            raise InvalidRules(f"data={self.data!r} must be {SPLIT} or {SHARED}")
         if not 0 <= self.compute_ms < math.inf:
             raise InvalidRules(f"compute_ms={self.compute_ms!r} must be a number of milliseconds, 0 or more")
 
