@@ -1,4 +1,4 @@
-# make demo    two races of eight ranks on this machine, in under three minutes
+# make demo    two races of eight ranks on this machine, in under four minutes
 # make test    lint, types and all tests but those that are long by nature, in two parts: those that start processes
 #              of their own come second
 # make test-all what is long by nature, too: every test, mutants, a long fuzz and a soak; half an hour
@@ -27,7 +27,7 @@ REST := --ignore=tests/network $(PROCESSES:%=--ignore=%)
 .PHONY: demo docs test test-all test-network test-trainers lint format fuzz soak mutants bench guard scaling learning results clean
 
 demo: .venv/ready
-	$(BIN)/outpace race --workload hyperplane --epochs 2 --imbalance random:k=1,delay_ms=200
+	$(BIN)/outpace race --workload hyperplane --epochs 3 --imbalance random:k=1,delay_ms=200
 	$(BIN)/outpace race --workload sequences --epochs 6 --compute-ms 50
 
 test: lint

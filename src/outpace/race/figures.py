@@ -20,19 +20,21 @@ def attempt_of(
     trace: Trace,
     samples: Sequence[float] = (),
     curve: Sequence[Point] = (),
-    overruns: Sequence[float] = (),
+    asked_s: Sequence[float] = (),
 ) -> Attempt:
     """The attempt with all that was recorded of it.
 
-    `samples` and `overruns` are those of each rank; without them every step counts as one, and computed as asked. The
-    curve's seconds are counted from rank 0's first step; without one, the loss while training stands for it.
+    `samples`, and the seconds that computing was asked to take, are those of each rank; without them every step counts
+    as one, and took as long as asked. The curve's seconds are counted from rank 0's first step; without one, the loss
+    while training stands for it.
     """
     ranks = list(trace.ranks.values())
     tallies = {rank.rank: rank.tally or _in_step(rank) for rank in ranks}
     shares = applied_shares(tallies)
     made = {r.rank: samples[r.rank] if samples else float(len(r.steps)) for r in ranks}
     results = tuple(_rank_result(r, tallies[r.rank], shares[r.rank], made[r.rank]) for r in ranks)
-    results = tuple(replace(r, overrun=overruns[r.rank]) for r in results) if overruns else results
+    if any(asked_s):
+        results = tuple(replace(result, overrun=result.computed_s / asked_s[result.rank]) for result in results)
     staleness = tuple(staleness_of(tallies.values()).items())
     began_s = min(rank.steps[0].begin_ns for rank in ranks) / 1e9
     seconds = max(rank.end_ns for rank in ranks) / 1e9 - began_s

@@ -101,7 +101,7 @@ class RankReport:
 
     samples: float
     curve: tuple[Point, ...]  #: of rank 0; seconds are counted from its own first step
-    overrun: float  #: how many times as long as asked it computed
+    asked_s: float  #: how long its computing should have taken; 0 where nobody says
 
 
 def optimizer_of(task: Workload, model: nn.Module, factor: float) -> Optimizer:
@@ -135,7 +135,7 @@ def train(
     seen.look(at_end=True)
     points = seen.points()
     chosen.close()
-    return RankReport(course.samples, points, course.overrun)
+    return RankReport(course.samples, points, course.asked_s)
 
 
 class _Course:
@@ -150,15 +150,11 @@ class _Course:
         self.samples = 0.0  #: that were computed; what a strategy had computed twice counts once
         self.steps = 0  #: mini-batches begun
         self._seen = (-1, -1)  # the last micro-batch that was new
-        self._asked_s, self._took_s = 0.0, 0.0  # of all computing
+        self.asked_s = 0.0  #: how long all that was computed should have taken, where computing is emulated
 
     @property
     def progress(self) -> float:
         return self._line.progress(self.steps)
-
-    @property
-    def overrun(self) -> float:
-        return self._took_s / self._asked_s if self._base_s and self._asked_s else 1.0
 
     @property
     def epoch(self) -> float:
@@ -199,14 +195,10 @@ class _Course:
         began, ran = time.monotonic() - piece.made_s, time.thread_time()
         outputs = model(piece.inputs)
         loss = self._task.loss(outputs, piece.targets)
-        forward_s = time.thread_time() - ran
-        backward_s = BACKWARD * forward_s
+        backward_s = BACKWARD * (time.thread_time() - ran)
         due_s = self._due_s(piece, outputs, time.monotonic() - began + backward_s)
-        # Backward may wait for other ranks. How long a processor is given to this one is seen in what goes before it.
-        shared = (time.monotonic() - began - piece.made_s) / forward_s if forward_s else 1.0
         time.sleep(max(0.0, began + due_s - backward_s - time.monotonic()))
-        self._asked_s += due_s
-        self._took_s += time.monotonic() - began + backward_s * max(1.0, shared)
+        self.asked_s += due_s if self._base_s else 0.0
         loss.backward()  # type: ignore[no-untyped-call]
         if (piece.step, piece.part) > self._seen:
             self._seen = piece.step, piece.part

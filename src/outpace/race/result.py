@@ -17,8 +17,8 @@ from outpace.workloads.base import Metric
 
 HELD = 3  #: points of a curve that are as good as the target, one after the other: it was not reached by luck
 LEARNED = 0.98  #: of what the baseline learns is the target; its very end is a matter of luck
-AS_GOOD = {True: 0.01, False: 0.02}  #: whether the metric is a share -> how much worse is as good: a point, or 2 %
-BUSY = 1.15  #: ranks that computed longer than asked by this factor had no processor to themselves
+AS_GOOD = 0.01  #: a share that is worse by no more than a point is as good; of another metric, see `LEARNED`
+BUSY = 1.2  #: ranks that computed longer than asked by this factor had no processor to themselves
 BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
 
 
@@ -273,13 +273,14 @@ class Race:
 
     def learned_less(self, entry: Entry) -> bool:
         """Whether its model is worse at the end than the baseline's, or the best one, by more than chance."""
-        finals = {e.system: e.final for e in self.finished if e.final is not None and not math.isnan(e.final)}
-        best = (max if self.metric.higher_is_better else min)(finals.values(), default=None)
-        its = best if self.baseline is None else finals.get(self.baseline.system)
-        if its is None or entry.final is None:
+        known = [e for e in self.finished if e.final is not None and not math.isnan(e.final)]
+        best = (max if self.metric.higher_is_better else min)(known, key=lambda e: e.final or 0.0, default=None)
+        other = self.baseline or best
+        if other not in known or other is None or other.final is None or entry.final is None:
             return False
-        worse = its - entry.final if self.metric.higher_is_better else entry.final - its
-        return not worse <= AS_GOOD[self.metric.is_share] * (1 if self.metric.is_share else abs(its))
+        worse = other.final - entry.final if self.metric.higher_is_better else entry.final - other.final
+        way = fmean(abs(a.curve[-1].metric - a.curve[0].metric) for a in other.finished if a.curve)
+        return not worse <= (AS_GOOD if self.metric.is_share else (1 - LEARNED) * way)
 
     @property
     def overrun(self) -> float:

@@ -35,8 +35,8 @@ from outpace.version import __version__
 from outpace.workloads import workload
 from outpace.workloads.base import Metric
 
-SYSTEMS = ("ddp", "allreduce", "eager-majority", "eager-solo", "wagma", "nonblocking")
-SCRIPT_SYSTEMS = ("allreduce", "eager-majority", "eager-solo")
+SYSTEMS = ("ddp", "allreduce", "auto", "eager-majority", "wagma", "nonblocking")
+SCRIPT_SYSTEMS = ("allreduce", "auto", "eager-majority")
 FAILURE = "failure.txt"  #: in the directory of an attempt that failed
 METRIC = Metric("training loss", higher_is_better=False)  #: all that is known of a script, if it gives step(loss=...)
 
@@ -141,8 +141,8 @@ def run_workload(entry: Entry, settings: Settings, attempt: Attempt, log_dir: Pa
     if killed:
         raise RankFailed(f"rank {killed[0]} was killed while training with {entry.system}", killed[0])
     told = [report for report in reports if report is not None]
-    samples, overruns = [report.samples for report in told], [report.overrun for report in told]
-    return attempt_of(attempt, read_trace(log_dir), samples, told[0].curve, overruns)
+    samples, asked_s = [report.samples for report in told], [report.asked_s for report in told]
+    return attempt_of(attempt, read_trace(log_dir), samples, told[0].curve, asked_s)
 
 
 def steps_of(settings: Settings) -> int | None:
