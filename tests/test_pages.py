@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import outpace
-from outpace.cli import _parser
+from outpace.cli import parser_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -32,7 +32,7 @@ def commands(page: Path) -> list[str]:
 
 def is_taken(arguments: list[str]) -> bool:
     try:
-        _parser().parse_args(arguments)
+        parser_of(*arguments[:1]).parse_args(arguments)
     except SystemExit as end:  # --help ends with 0
         return end.code == 0
     return True
