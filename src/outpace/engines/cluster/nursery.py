@@ -53,6 +53,14 @@ class Nursery:
 
     def __init__(self) -> None:
         self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def end(self) -> None:
+        """It does not answer."""
+        self._socket = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def fork(self) -> None:
         """Makes it from this process, which has imported all that it needs, and has no threads yet."""
@@ -92,12 +100,13 @@ class Nursery:
             socket.send_fds(self._socket, [b"."], files)
         except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
             self._start()
-            socket.send_fds(self._socket, [b"."], files)
+            with suppress(BrokenPipeError, ConnectionResetError):  # it ended at once: the next look sees that
+                socket.send_fds(self._socket, [b"."], files)
 
     def _start(self) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
-            subprocess.Popen(
+            self._process = subprocess.Popen(
                 [sys.executable, "-m", "outpace.engines.cluster", str(theirs.fileno()), str(os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

@@ -77,6 +77,7 @@ class AgentSupervisor:
         try:
             while not birth.has_ended() and not self._life.lives(self._agent):
                 if time.monotonic() - now > self._spec.timeout_s:
+                    nursery.nursery.end()
                     if birth.pid:
                         with suppress(ProcessLookupError):
                             os.kill(birth.pid, signal.SIGKILL)
