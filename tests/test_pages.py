@@ -27,7 +27,7 @@ def commands(page: Path) -> list[str]:
     text = page.read_text(encoding="utf-8")
     lines = re.findall(r"^    (.*)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text)
     found = (line.partition(" #")[0].strip() for line in lines if re.match(r"outpace \S+ ", line))
-    return [re.sub(r"\bN\b", "2", line) for line in found]
+    return [re.sub(r"\b[NP]\b", "2", line) for line in found]
 
 
 def is_taken(arguments: list[str]) -> bool:
