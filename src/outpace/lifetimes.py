@@ -1,7 +1,7 @@
-"""What becomes of engines when a script simply ends. Owns the end of a process that never called `finish()`.
+"""The life of an engine in this process: how it is opened, and what becomes of it when a script simply ends.
 
-After a normal end the rank leaves the quorum, so that nobody takes it for dead. After an exception it does not: the
-others then learn that it died.
+Owns the choice of the engine, and the end of a process that never called `finish()`. After a normal end the rank leaves
+the quorum, so that nobody takes it for dead. After an exception it does not: the others then learn that it died.
 """
 
 from __future__ import annotations
@@ -12,18 +12,61 @@ import logging
 import os
 import sys
 import weakref
+from dataclasses import replace
 
+from outpace.engines.arena.open import open_local
+from outpace.engines.cluster.open import open_cluster
 from outpace.engines.company import Company
 from outpace.engines.engine import Engine, Opened
-from outpace.errors import OutpaceError
+from outpace.engines.virtual.threads import simulated_rank
+from outpace.errors import InvalidRules, OutpaceError
 from outpace.job import supervised
+from outpace.job.environment import Place, gather
 from outpace.observe import recorder
+from outpace.replica.replica import OptimizerReplica
+from outpace.strategies import Strategy
 
 log = logging.getLogger("outpace")
+
+ENGINES = ("auto", "local", "cluster")
 
 _open: weakref.WeakSet[Engine] = weakref.WeakSet()
 _awaited: set[Engine] = set()  # others wait for these, also if the script has dropped its optimizer
 company = Company()  #: those of this process
+
+
+def open_engine(
+    engine: str,
+    place: Place,
+    replica: OptimizerReplica,
+    chosen: Strategy,
+    max_grad_norm: float | None,
+    timeout_s: float,
+) -> Opened:
+    """The engine of this process: simulated, of one machine or of several. Blocks until every rank is there."""
+    if engine not in ENGINES:
+        raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
+    rules = replace(chosen.rules(place.world), strategy=repr(chosen))
+    max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # else each rank clips its own
+    simulated = simulated_rank()
+    if simulated is not None:
+        return simulated.open(replica, rules, max_grad_norm)
+    rules = replace(rules, **supervised.rules_of_launcher())
+    with company.opening():
+        gathering = gather(place, timeout_s)
+        opening = open_local if _is_local(engine, gathering.place) else open_cluster
+        opened = watch(opening(replica, rules, gathering, max_grad_norm, timeout_s))
+    supervised.tell("joined")
+    return opened
+
+
+def _is_local(engine: str, place: Place) -> bool:
+    if engine == "local" and place.local_world != place.world:
+        raise OutpaceError(
+            f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
+            'knows one machine only. Use engine="auto"'
+        )
+    return place.is_one_host if engine == "auto" else engine == "local"
 
 
 def watch(opened: Opened) -> Opened:

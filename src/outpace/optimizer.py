@@ -8,7 +8,6 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
-from dataclasses import replace
 from functools import wraps
 from typing import Any, TypeVar
 
@@ -17,14 +16,12 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 
 from outpace import lifetimes
-from outpace.engines.arena.open import open_local
-from outpace.engines.cluster.open import open_cluster
 from outpace.engines.engine import Opened
 from outpace.engines.virtual.threads import simulated_rank
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
 from outpace.interface import Ticket, Work
 from outpace.job import supervised
-from outpace.job.environment import LOG_DIR, STRATEGY, Place, gather, place_of, refuse_late_group, whereami
+from outpace.job.environment import LOG_DIR, STRATEGY, place_of, refuse_late_group, whereami
 from outpace.microbatches import MicrobatchRound, rounds_of
 from outpace.observe.recorder import LogDir
 from outpace.observe.run_trace import RunTrace
@@ -33,14 +30,13 @@ from outpace.position import Position
 from outpace.replica.buffers import ModelBuffers
 from outpace.replica.foreign import ForeignWrites, refuse_ddp
 from outpace.replica.inner_step import refuse_needed_closure
-from outpace.replica.replica import OptimizerReplica, RoundHook
+from outpace.replica.replica import RoundHook
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name
 from outpace.strategies.base import After
 
 log = logging.getLogger("outpace")
 
-ENGINES = ("auto", "local", "cluster")
 DEFAULT_TIMEOUT_S = 1800.0  #: as torch.distributed's
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 _STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "load_state_dict_post")  #: torch's
@@ -132,7 +128,7 @@ class DistributedOptimizer(Optimizer):
         self._last = Ticket(0, 0, False, "nothing contributed yet")
         self._steps = 0
         self._round: MicrobatchRound | None = None
-        opened = _open(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
+        opened = lifetimes.open_engine(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
         self._engine, self._drive, self._compute = opened
         self._opened = opened
         _made.append(weakref.ref(self))
@@ -446,36 +442,3 @@ def _plain(loss: float | torch.Tensor | None) -> float | None:
 def _is_loss(returned: Any) -> bool:
     """A closure may return anything."""
     return returned.numel() == 1 if isinstance(returned, torch.Tensor) else isinstance(returned, (int, float))
-
-
-def _open(
-    engine: str,
-    place: Place,
-    replica: OptimizerReplica,
-    chosen: Strategy,
-    max_grad_norm: float | None,
-    timeout_s: float,
-) -> Opened:
-    if engine not in ENGINES:
-        raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
-    rules = replace(chosen.rules(place.world), strategy=repr(chosen))
-    max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # else each rank clips its own
-    simulated = simulated_rank()
-    if simulated is not None:
-        return simulated.open(replica, rules, max_grad_norm)
-    rules = replace(rules, **supervised.rules_of_launcher())
-    with lifetimes.company.opening():
-        gathering = gather(place, timeout_s)
-        opening = open_local if _is_local(engine, gathering.place) else open_cluster
-        opened = lifetimes.watch(opening(replica, rules, gathering, max_grad_norm, timeout_s))
-    supervised.tell("joined")
-    return opened
-
-
-def _is_local(engine: str, place: Place) -> bool:
-    if engine == "local" and place.local_world != place.world:
-        raise OutpaceError(
-            f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
-            'knows one machine only. Use engine="auto"'
-        )
-    return place.is_one_host if engine == "auto" else engine == "local"
