@@ -248,7 +248,7 @@ def test_help_names_every_strategy_imbalance_and_network(capsys, monkeypatch, co
     listed = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
     for name in (*strategies.names(), *imbalance.names(), *NETWORKS):
         assert listed[name], f"{name} has a line that says something"
-    for text in ("simulated time", "LogGP", "one pool", "--data {split,shared}"):
+    for text in ("simulated time", "LogGP", "one pool", "--data {split,shared,balanced,both}"):
         assert text in out
     assert max(map(len, out.splitlines())) <= int(columns)
 

@@ -20,7 +20,10 @@ IN_LOCK_STEP = (
     "eager:quorum=full,codec=bf16",
 )
 #: that keep the mean of all weights, so that it counts steps
-KEEP_THE_MEAN = ("allreduce", "eager-majority", "eager-solo", "ad-psgd", "d-psgd", "local-sgd:every=3", "dasgd", "sgp")
+KEEP_THE_MEAN = (
+    *("allreduce", "eager-majority:repair=none", "eager-solo:repair=none"),
+    *("ad-psgd", "d-psgd", "local-sgd:every=3", "dasgd", "sgp"),
+)
 every_strategy = pytest.mark.parametrize("name", FAMILY)
 SLOW_US = 100  # on average for each kernel and copy, at random
 

@@ -31,7 +31,10 @@ def test_all_ranks_have_the_same_bits_with_every_codec_and_those_of_one_machine_
 
 @pytest.mark.parametrize(
     ("strategy", "hosts"),
-    [("allreduce", 2), ("allreduce", 4), ("eager-majority", 2), ("eager-majority", 3), ("eager:quorum=2,late=drop", 2)],
+    [
+        *(("allreduce", 2), ("allreduce", 4), ("eager-majority:repair=none", 2), ("eager-majority:repair=none", 3)),
+        ("eager:quorum=2,late=drop", 2),
+    ],
 )
 def test_ok_topk_of_several_hosts_applies_or_keeps_every_gradient(strategy, hosts):
     """Of four ranks, because a quarter of a whole number is exact."""

@@ -13,6 +13,7 @@ import time
 import traceback
 from pathlib import Path
 
+import outpace.cli.run  # noqa: F401 - what a trial would else import, where Ctrl-C is Python's own business
 from outpace.cli import main
 
 MARK = "OUTPACE_TEST_MARK"

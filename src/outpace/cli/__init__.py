@@ -47,15 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         parser_of().print_help()
         return 0
-    arguments = parser_of(next((word for word in given if word in COMMANDS), "")).parse_args(given)
+    command = next((word for word in given if word in COMMANDS), "")
     try:
+        arguments = parser_of(command).parse_args(given)
         return int(arguments.run(arguments))
     except KeyboardInterrupt:
         return INTERRUPTED
     except (InvalidRules, TraceInvalid, UnknownName) as error:
-        return _report_error(arguments.command, error, 2)
+        return _report_error(command, error, 2)
     except OutpaceError as error:
-        return _report_error(arguments.command, error, 1)
+        return _report_error(command, error, 1)
 
 
 def parser_of(*described: str) -> OneLineParser:

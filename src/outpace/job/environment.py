@@ -101,7 +101,7 @@ def _world(said: Mapping[str, str]) -> int:
     world = _number(said, "WORLD_SIZE")
     if world is None:
         others = [name for name in ("RANK", "LOCAL_RANK") if (_number(said, name) or 0) > 0]
-        others += [name for name in _OTHER_LAUNCHERS if said.get(name, "1") != "1"]
+        others += [name for name in ("LOCAL_WORLD_SIZE", *_OTHER_LAUNCHERS) if said.get(name, "1") != "1"]
         if others:
             raise _missing("WORLD_SIZE", f"{others[0]}={said[others[0]]} says that there are others")
         return 1
