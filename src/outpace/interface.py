@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.published import Frozen
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
-from outpace.protocol.shelves import Frozen
 
 Notes = tuple[float, ...]  #: a few numbers that go with published weights
 Tensors = Sequence[torch.Tensor]

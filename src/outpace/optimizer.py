@@ -23,8 +23,8 @@ from outpace.interface import Ticket, Work
 from outpace.job import supervised
 from outpace.job.environment import LOG_DIR, STRATEGY, place_of, refuse_late_group, whereami
 from outpace.microbatches import MicrobatchRound, rounds_of
+from outpace.observe.record import RunTrace
 from outpace.observe.recorder import LogDir
-from outpace.observe.run_trace import RunTrace
 from outpace.observe.stats import Stats, stats_of
 from outpace.position import Position
 from outpace.replica.buffers import ModelBuffers

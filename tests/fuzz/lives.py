@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from outpace.engines.engine import Engine
 from outpace.engines.replay import Replay
 from outpace.engines.virtual.clock import Task
-from outpace.engines.virtual.log import VirtualLog
 from outpace.engines.virtual.memory import SharedTensors, TensorMemory
+from outpace.engines.virtual.world import VirtualLog
 from outpace.errors import BelowQuorum
 from outpace.interface import Result, Work
 from outpace.protocol.round import Round

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from outpace.protocol.events import Arrive, Attempt, Away, Back, Dead, Done, Event, Finish, Join, Refuse, Seal, Sync
-from outpace.protocol.pace import Pace
-from outpace.protocol.progress import QuorumChoice
+from outpace.protocol.pace import Pace, QuorumChoice
 from outpace.protocol.rules import Rules
 
 ROWS = (0, 1)

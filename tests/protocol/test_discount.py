@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.discount import HELD, IN_A_ROW, MOST
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.round import HELD, IN_A_ROW, MOST
 from outpace.protocol.rules import Rules
 
 from .logs import arrive, done, started

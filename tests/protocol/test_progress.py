@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.pace import PATIENCE
-from outpace.protocol.progress import FIRST_LOOK, LOOK_EVERY, MOST_WITHHELD, QuorumChoice, chosen, play
+from outpace.protocol.pace import FIRST_LOOK, LOOK_EVERY, MOST_WITHHELD, PATIENCE, QuorumChoice, chosen, play
 
 from .logs import arrive, done, seal, sealed_ranks, started
 

@@ -1,9 +1,7 @@
 """From recordings to figures: what is counted as computing, waiting, late and lost."""
 
-from outpace.observe.schema import Pause, Step, tally
-from outpace.observe.trace import RankTrace, Trace
-from outpace.race.figures import LOSSES, attempt_of
-from outpace.race.result import Attempt, Point
+from outpace.observe.schema import Pause, RankTrace, Step, Trace, tally
+from outpace.race.result import LOSSES, Attempt, Point, attempt_of
 
 S = 10**9
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from outpace.observe.trace import RankTrace, Trace
+from outpace.observe.schema import RankTrace, Trace
 from outpace.race.report import charts as report_charts
 from outpace.race.report.layout import MOST_POINTS, looks, thinned, wrapped
 from outpace.race.report.timeline import MOST_ARROWS, MOST_SPANS, MOST_STEPS, length_s, timeline_figure, window

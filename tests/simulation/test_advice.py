@@ -10,8 +10,7 @@ import pytest
 
 from outpace.errors import TraceInvalid
 from outpace.imbalance import imbalance
-from outpace.observe.schema import Step
-from outpace.observe.trace import RankTrace, Trace
+from outpace.observe.schema import RankTrace, Step, Trace
 from outpace.simulation import BALANCED, BASELINE, SHARED, SPLIT, Scenario, Timing, simulate_timing
 from outpace.simulation.advice import STAY, Advice, advise, possible, present_of
 

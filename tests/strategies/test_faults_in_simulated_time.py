@@ -13,10 +13,9 @@ import torch
 
 from outpace.engines.engine import Engine
 from outpace.engines.virtual.clock import Clock, Task
-from outpace.engines.virtual.log import Speed, VirtualLog
 from outpace.engines.virtual.memory import SharedTensors, training_engine
 from outpace.engines.virtual.network import network
-from outpace.engines.virtual.world import World
+from outpace.engines.virtual.world import Speed, VirtualLog, World
 from outpace.interface import Work
 from outpace.protocol.ledger import Ledger
 from outpace.strategies import names, strategy

@@ -20,9 +20,8 @@ import outpace
 from outpace import DistributedOptimizer
 from outpace.engines.engine import Engine
 from outpace.engines.virtual.clock import Clock, Task
-from outpace.engines.virtual.log import VirtualLog
 from outpace.engines.virtual.memory import SharedTensors, training_engine
-from outpace.engines.virtual.world import World
+from outpace.engines.virtual.world import VirtualLog, World
 from outpace.imbalance import Imbalance
 from outpace.interface import Work
 from outpace.protocol.ledger import Ledger

@@ -10,8 +10,7 @@ import random
 from collections import Counter
 from dataclasses import replace
 
-from outpace.observe.schema import Given, Step, TracedRound
-from outpace.observe.trace import RankTrace, Trace
+from outpace.observe.schema import Given, RankTrace, Step, Trace, TracedRound
 from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult, Settings
 from outpace.workloads.base import ACCURACY, LOSS, Metric
 

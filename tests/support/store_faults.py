@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 import outpace
-from outpace.engines.arena.rendezvous import Rendezvous
+from outpace.engines.arena.open import Rendezvous
 from outpace.engines.cluster import nursery
 from tests.support.ranks import my_rank
 

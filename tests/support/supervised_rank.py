@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import outpace
-from outpace.engines.arena.rendezvous import Rendezvous
+from outpace.engines.arena.open import Rendezvous
 from tests.support.ranks import TIMEOUT_S, Report, at_full_weight, digest, my_rank, recorder, world
 
 LIFE = int(os.environ.get("OUTPACE_LIFE", "1"))

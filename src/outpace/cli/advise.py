@@ -15,7 +15,7 @@ from outpace.cli.comparison import column_notes, notes_grid, speedup, standing_j
 from outpace.cli.parser import add_data, paragraph
 from outpace.cli.trace import ms
 from outpace.observe.reader import read_trace
-from outpace.observe.trace import Trace
+from outpace.observe.schema import Trace
 from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.simulation.advice import COMPARED, STAY, Advice, advise, data_of, possible, replayed
 from outpace.simulation.scenario import SHARED

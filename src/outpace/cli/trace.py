@@ -14,7 +14,7 @@ from outpace.errors import InvalidRules
 from outpace.observe import figures
 from outpace.observe.perfetto import write_chrome
 from outpace.observe.reader import read_trace
-from outpace.observe.trace import Trace
+from outpace.observe.schema import Trace
 from outpace.version import __version__
 
 SHOWN = 8  #: changes of the quorum, the last ones

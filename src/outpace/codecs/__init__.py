@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from outpace.codecs.base import Codec, contribution_seed
-from outpace.codecs.bf16 import Bfloat16
+from outpace.codecs.base import Bfloat16, Codec, contribution_seed
 from outpace.codecs.global_qsgd import GlobalQSGD
 from outpace.codecs.ok_topk import OkTopk
 from outpace.errors import InvalidRules

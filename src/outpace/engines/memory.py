@@ -16,8 +16,8 @@ from typing import Any, Protocol
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.published import Publication
 from outpace.protocol.round import Round
-from outpace.protocol.shelves import Publication
 
 Term = tuple[Publication, float]
 

@@ -15,8 +15,7 @@ from outpace.engines.memory import Term
 from outpace.interface import Mixed, Notes, Own, Tensors
 from outpace.protocol.events import OutcomeKind, Publish, Read, Swap, Withdraw
 from outpace.protocol.hosts import address
-from outpace.protocol.published import EVERYBODY, Published
-from outpace.protocol.shelves import Frozen, Shelf
+from outpace.protocol.published import EVERYBODY, Frozen, Published, Shelf
 
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine

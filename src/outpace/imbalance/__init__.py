@@ -10,23 +10,24 @@ from functools import partial
 from inspect import getdoc, signature
 
 from outpace.errors import InvalidRules
-from outpace.imbalance.base import Imbalance
 from outpace.imbalance.models import (
     Balanced,
     Bursts,
     ExponentialNoise,
     GammaNoise,
+    Imbalance,
+    Lengths,
     LogNormalNoise,
     NormalNoise,
     ParetoNoise,
     Pauses,
     RandomRanks,
+    Rollouts,
     ShiftingSkew,
     Skew,
     SlowRanks,
 )
 from outpace.imbalance.recorded import Recorded
-from outpace.imbalance.workloads import Lengths, Rollouts
 from outpace.spec import build
 
 __all__ = [

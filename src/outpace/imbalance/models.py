@@ -1,4 +1,8 @@
-"""Models of who is slow, when, and by how much: chosen ranks, noise on every step, and passing interruptions."""
+"""Models of who is slow, when, and by how much. A model knows neither clocks nor processes.
+
+What an imbalance is and the checks of its options; chosen ranks, noise on every step, passing interruptions; and whole
+workloads whose work differs by nature, with the published distributions. Those replace `base_s`.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,78 @@ import math
 import random
 from abc import ABC, abstractmethod
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass, field, fields
+from functools import lru_cache, partial
 from itertools import count
+from typing import Any, Protocol
 
-from outpace.imbalance.base import Checked, above, at_least, check_fits, check_least, ranks, seed
-from outpace.randomness import normal, uniform
+from outpace.errors import InvalidRules
+from outpace.randomness import STANDARD_NORMAL, normal, uniform
+from outpace.spec import is_number, is_whole
+
+
+class Imbalance(Protocol):
+    """How long every rank computes at every step.
+
+    A pure function: whoever asks with the same arguments gets the same answer, in whatever order and on whatever rank,
+    so nobody has to tell the others.
+    """
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        """Seconds this rank computes at this step of its own, where it would take `base_s` undisturbed; never negative.
+
+        Steps count from 0. Raises `InvalidRules` in a world that the model does not fit.
+        """
+
+
+class Checked:
+    """A dataclass whose options are checked when it is made: each says in its default what it may be."""
+
+    def __post_init__(self) -> None:
+        for option in fields(self):  # type: ignore[arg-type]
+            if "check" in option.metadata:
+                option.metadata["check"](option.name, getattr(self, option.name))
+
+
+def at_least(least: float, default: float) -> Any:
+    return field(default=default, metadata={"check": partial(check_least, least)})
+
+
+def above(bound: float, default: float) -> Any:
+    return field(default=default, metadata={"check": partial(_check_above, bound)})
+
+
+def ranks(default: int) -> Any:
+    return field(default=default, metadata={"check": _check_ranks})
+
+
+def seed() -> Any:
+    return field(default=0, metadata={"check": _check_seed})
+
+
+def check_least(least: float, name: str, value: object) -> None:
+    if not (is_number(value) and least <= value < math.inf):
+        raise InvalidRules(f"{name}={value!r} must be a finite number, {least:g} or more")
+
+
+def _check_above(bound: float, name: str, value: object) -> None:
+    if not (is_number(value) and bound < value < math.inf):
+        raise InvalidRules(f"{name}={value!r} must be a finite number above {bound:g}")
+
+
+def _check_ranks(name: str, value: object) -> None:
+    if not is_whole(value) or value < 0:
+        raise InvalidRules(f"{name}={value!r} must be a whole number of ranks, 0 or more")
+
+
+def _check_seed(name: str, value: object) -> None:
+    if not is_whole(value):
+        raise InvalidRules(f"{name}={value!r} must be a whole number")
+
+
+def check_fits(k: int, world: int) -> None:
+    if k > world:
+        raise InvalidRules(f"k={k} ranks cannot be delayed in a world of {world}; use k={world} or less")
 
 
 @dataclass(frozen=True)
@@ -255,3 +325,66 @@ class Bursts(Checked):
         """Geometrically distributed: without memory, so the first phase may have begun before the first step."""
         mean = self.burst_steps if phase % 2 == 0 else self.calm_steps
         return 1 + int(math.log(uniform(self.seed, rank, phase)) / math.log1p(-1 / mean)) if mean > 1 else 1
+
+
+class _TruncatedLogNormal:
+    def __init__(self, low: float, high: float, log_mean: float, log_sd: float) -> None:
+        self._log = log_mean, log_sd
+        self._below = STANDARD_NORMAL.cdf((math.log(low) - log_mean) / log_sd)
+        self._within = STANDARD_NORMAL.cdf((math.log(high) - log_mean) / log_sd) - self._below
+
+    def quantile(self, u: float) -> float:
+        """What a share u of all draws lies below."""
+        log_mean, log_sd = self._log
+        return math.exp(log_mean + log_sd * STANDARD_NORMAL.inv_cdf(self._below + u * self._within))
+
+
+@dataclass(frozen=True)
+class Lengths(Checked):
+    """Sequences of unequal length: an LSTM over the videos of UCF101, in bucketed batches of 16.
+
+    Eager-SGD (PPoPP 2020, section 2) measured 201 to 3,410 ms for a batch, mean 1,235, standard deviation 706. So does
+    this model; one batch in twenty takes over 2,691 ms. `mean_ms` scales all of it. The videos have 29 to 1,776 frames,
+    mean 187, standard deviation 97.
+
+    Both are log-normal distributions, truncated at the published bounds. Their parameters were solved for, so that mean
+    and standard deviation after truncation are the published ones. No straight line from frames to time fits all four
+    figures (through both bounds, the mean would be 491 ms), so a batch has the length that is as rare among videos as
+    its time is among batches: longer ones always take longer.
+    """
+
+    mean_ms: float = above(0, 1235.0)
+    seed: int = seed()
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        return _BATCH_MS.quantile(uniform(self.seed, rank, step)) * self.mean_ms / 1235 / 1000
+
+    def frames(self, rank: int, step: int) -> int:
+        return round(VIDEO_FRAMES.quantile(uniform(self.seed, rank, step)))
+
+
+_BATCH_MS = _TruncatedLogNormal(201, 3410, log_mean=7.01324, log_sd=0.68137)
+VIDEO_FRAMES = _TruncatedLogNormal(29, 1776, log_mean=5.11174, log_sd=0.48832)  #: for whoever makes such data
+
+
+@dataclass(frozen=True)
+class Rollouts(Checked):
+    """Collecting experience for reinforcement learning: DD-PPO in Habitat, where some scenes take very long.
+
+    WAGMA-SGD (TPDS 2021, section 5) measured 1.7 to 43.5 s in 5,000 iterations, with a median below 2 s. Here: median
+    1.95 s, mean 2.29 s, 4.3 % over 4 s, 0.45 % over 10 s. `scale` shortens or lengthens all of it.
+
+    A Lomax distribution of order 2 that begins at 1.7 s: 1.7 + 0.6 * (u**-0.5 - 1) for a uniform u. The 0.6 s make one
+    iteration in 5,000 reach 43.5 s, where the distribution is cut, and the median then lies where it should.
+    """
+
+    scale: float = above(0, 1.0)
+    seed: int = seed()
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        return self.scale * rollout_s(uniform(self.seed, rank, step))
+
+
+def rollout_s(u: float) -> float:
+    """The time that a share u of DD-PPO's iterations exceed, for whoever makes such episodes."""
+    return min(43.5, 1.7 + 0.6 * (1 / math.sqrt(u) - 1))

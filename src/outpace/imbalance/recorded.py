@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from outpace.errors import InvalidRules
 from outpace.observe.figures import steady
 from outpace.observe.reader import read_trace
-from outpace.observe.trace import Trace
+from outpace.observe.schema import Trace
 
 APART = 17  #: steps by which a stand-in is ahead of the rank it does as, or of the next stand-in
 

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from statistics import correlation, fmean, median, median_low
 from typing import NamedTuple
 
-from outpace.observe.schema import Step, Tally, TracedRound
-from outpace.observe.trace import RankTrace, Trace
+from outpace.observe.schema import RankTrace, Step, Tally, Trace, TracedRound
 from outpace.protocol import members
 
 AnyTally = Tally | members.Tally  #: as it was recorded, or as the ledger has it

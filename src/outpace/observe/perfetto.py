@@ -13,7 +13,7 @@ from typing import Any
 
 from outpace.errors import OutpaceError
 from outpace.observe.figures import carried, spans
-from outpace.observe.trace import RankTrace, Trace
+from outpace.observe.schema import RankTrace, Trace
 
 Event = dict[str, Any]
 

@@ -22,16 +22,17 @@ from outpace.observe.schema import (
     Header,
     Lost,
     Pause,
+    RankTrace,
     Record,
     Step,
     Synchronized,
     Tally,
+    Trace,
     TracedRound,
     Unreadable,
     parse,
     printable,
 )
-from outpace.observe.trace import RankTrace, Trace
 
 LINE_BYTES = 1_000_000  #: a longer line is none of ours
 CHUNK_BYTES = 1_000_000

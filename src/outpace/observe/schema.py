@@ -16,6 +16,7 @@ import re
 import socket
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import msgspec
@@ -361,3 +362,30 @@ def printable(given: str, most: int) -> str:
     """The text, cut to this length, with everything escaped that a terminal might take for a control sequence."""
     safe = "".join(c if c.isprintable() else c.encode("unicode_escape", "surrogatepass").decode() for c in given[:most])
     return safe if len(given) <= most else f"{safe}..."
+
+
+@dataclass(frozen=True)
+class RankTrace:
+    """What one rank recorded: at least one step. Times begin with 0, on a clock that all ranks share."""
+
+    rank: int
+    host: str
+    steps: tuple[Step, ...]
+    pauses: tuple[Pause, ...] = ()
+    tally: Tally | None = None  #: where there were rounds, or weights to average
+
+    @property
+    def end_ns(self) -> int:
+        return max([self.steps[-1].end_ns, *(pause.end_ns for pause in self.pauses)])
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What all ranks of a run recorded, as values on one clock."""
+
+    world: int
+    strategy: str
+    payload_bytes: int  #: that one rank contributes to a round
+    ranks: dict[int, RankTrace]  #: in order; some may be missing
+    rounds: tuple[TracedRound, ...] = ()  #: in order of time
+    skipped: tuple[str, ...] = ()  #: what was left out, in words

@@ -5,16 +5,14 @@ Owns the parts that a ledger is made of, and changes none of them: that is `ledg
 
 from __future__ import annotations
 
-from outpace.protocol.discount import Discount
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.members import FINISHED, SYNCING, Members, Synchronisation
 from outpace.protocol.open_round import OpenRound
-from outpace.protocol.pace import Pace
+from outpace.protocol.pace import Pace, QuorumChoice
 from outpace.protocol.pool import Pool
-from outpace.protocol.progress import QuorumChoice
 from outpace.protocol.published import Published
 from outpace.protocol.results import Results, Snapshots
-from outpace.protocol.round import Contribution, Round
+from outpace.protocol.round import Contribution, Discount, Round
 from outpace.protocol.rules import Rules
 from outpace.protocol.state import Part
 

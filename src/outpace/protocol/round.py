@@ -1,8 +1,19 @@
-"""A contribution and a round, as the ledger knows them. Owns the arithmetic of who counts how much."""
+"""A contribution and a sealed round, as the ledger knows them, and what each contribution weighs in it.
+
+Owns the arithmetic of who counts how much.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
+
+from outpace.protocol.rules import Rules
+from outpace.protocol.state import Part
+
+MOST = 2.0  #: that a contribution weighs: more would be its noise at a learning rate that is not meant for it
+HELD = 1.0  #: contributions' worth that a rank is owed before its late ones are given any of it
+IN_A_ROW = 3  #: contributions late, one after the other, before more are given any of it: its rank is slow, not unlucky
 
 
 class Contribution(NamedTuple):
@@ -60,3 +71,84 @@ class Round(NamedTuple):
         if normalise == "planned":  # of everybody, also of those who are not in it
             return self.world * sum(c.planned for c in self.contributions) / max(1, len(self.contributions))
         return 1.0  # "sum"
+
+
+class Discount(Part):
+    """What late work weighs, and what is withheld until it is given back.
+
+    A gradient that comes several rounds late points away from where the weights were then. At full weight it makes
+    large learning rates unstable; dropped, its rank would be heard less than others. So it enters its round with a part
+    of its weight, and the rest stays to its rank's credit and goes to what that rank gives later:
+
+        weight of what is late by `lag` rounds:  1 / (1 + lag)^2
+        weight of what is on time:               1 + its rank's credit, but at most 2, and only as far as the round is
+                                                 neither a longer step nor a noisier one than with everybody in it
+
+    A rank that is always late is never on time to get it back. After some late ones in a row, what it is owed beyond
+    one whole contribution goes to those that follow, so that over time it weighs what it has contributed. For each
+    rank, the weights of its contributions and its credit add up to their number.
+    """
+
+    _owed: dict[int, float]
+    _late_in_a_row: dict[int, int]  # the last contributions of each rank
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._owed, self._late_in_a_row = {}, {}
+
+    def owed(self, rank: int) -> float:
+        """What was withheld from this rank and not given back yet, in contributions."""
+        return self._owed.get(rank, 0.0)
+
+    def weights(self, sealed: Round) -> tuple[float, ...]:
+        """The weight of each contribution of a sealed round. Empty if each has its full weight."""
+        contributions = sealed.contributions
+        lags = [self._lag(sealed, c) for c in contributions]
+        if not self._rules.discounts or not (any(lags) or any(self.owed(c.rank) for c in contributions)):
+            return ()
+        weights = [self._late(c, lag) if lag else 1.0 for c, lag in zip(contributions, lags, strict=True)]
+        self._give_back(sealed, weights, [i for i, lag in enumerate(lags) if not lag])
+        return tuple(weights)
+
+    def settle(self, result: Round) -> None:
+        """A round is complete: what it withheld is owed, and what it gave back is not any more."""
+        if not self._rules.discounts:
+            return
+        for contribution in result.contributions:
+            in_a_row = self._late_in_a_row.get(contribution.rank, 0)
+            self._late_in_a_row[contribution.rank] = in_a_row + 1 if self._lag(result, contribution) else 0
+        for contribution, weight in zip(result.contributions, result.weights, strict=False):
+            if weight != 1.0:
+                share = (1.0 - weight) * self._size(contribution)
+                self._owed[contribution.rank] = max(0.0, self.owed(contribution.rank) + share)
+
+    def _lag(self, sealed: Round, contribution: Contribution) -> int:
+        """Rounds beyond what is usual where nobody is slow."""
+        return max(0, sealed.staleness(contribution) - self._rules.usual_lag)
+
+    def _size(self, contribution: Contribution) -> float:
+        """In contributions: where micro-batches are counted, the finished share of a whole one."""
+        return contribution.samples / contribution.planned if self._rules.of_sums else 1.0
+
+    def _late(self, contribution: Contribution, lag: int) -> float:
+        usual = 1 + self._rules.usual_lag
+        weight = (usual / (usual + lag)) ** 2
+        if self._late_in_a_row.get(contribution.rank, 0) < IN_A_ROW:
+            return weight
+        beyond = (self.owed(contribution.rank) - HELD) / self._size(contribution)
+        return weight + min(1.0 - weight, max(0.0, beyond))
+
+    def _give_back(self, sealed: Round, weights: list[float], fresh: list[int]) -> None:
+        """Adds to what is on time what its rank is owed, as far as there is room: in the sum of all weights, which is
+        how long a step it is, and in the sum of their squares, which is how noisy."""
+        contributions = sealed.contributions
+        sizes = [self._size(c) for c in contributions]
+        before = list(map(float.__mul__, weights, sizes))
+        wanted = {i: min(self.owed(contributions[i].rank), (MOST - 1.0) * sizes[i]) for i in fresh}
+        total = sum(wanted.values())
+        length, noise = sealed.world - sum(before), sealed.world - sum(w * w for w in before)
+        if total > 0 and length > 0 and noise > 0:
+            across, squared = sum(before[i] * wanted[i] for i in fresh), sum(w * w for w in wanted.values())
+            part = min(1.0, length / total, (math.sqrt(across * across + squared * noise) - across) / squared)
+            for i in fresh:
+                weights[i] += part * wanted[i] / sizes[i]

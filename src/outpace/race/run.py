@@ -26,9 +26,8 @@ from outpace.job.machine import check_memory
 from outpace.launching.spawn import spawn
 from outpace.observe.reader import read_trace
 from outpace.race.directory import save
-from outpace.race.figures import attempt_of
 from outpace.race.rank import FinishLine, RankReport, train
-from outpace.race.result import Attempt, Entry, Race, Settings
+from outpace.race.result import Attempt, Entry, Race, Settings, attempt_of
 from outpace.race.systems import BASELINES, system
 from outpace.race.tuning import Tell, tuned
 from outpace.version import __version__

@@ -22,7 +22,7 @@ from outpace.observe.figures import (
     steady,
     waiting_s,
 )
-from outpace.observe.trace import Trace
+from outpace.observe.schema import Trace
 from outpace.simulation.scenario import BALANCED, BOTH, SHARED, SPLIT, Scenario
 from outpace.simulation.timing import BASELINE, Standing, Timing, full_round_s, simulate_timing
 

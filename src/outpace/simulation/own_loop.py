@@ -18,10 +18,9 @@ from outpace.engines.agreement import check_agreement, description_of
 from outpace.engines.company import Company
 from outpace.engines.engine import Engine, Opened
 from outpace.engines.virtual.clock import Clock
-from outpace.engines.virtual.log import VirtualLog
 from outpace.engines.virtual.memory import SharedTensors, training_engine
 from outpace.engines.virtual.threads import ThreadTask, become
-from outpace.engines.virtual.world import World
+from outpace.engines.virtual.world import VirtualLog, World
 from outpace.errors import InvalidRules, OutpaceError, RankFailed
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from statistics import fmean
 
-from outpace.engines.virtual.log import Speed
 from outpace.engines.virtual.network import Network, network
+from outpace.engines.virtual.world import Speed
 from outpace.errors import InvalidRules
 from outpace.imbalance import Imbalance, imbalance
 from outpace.spec import is_number, is_whole

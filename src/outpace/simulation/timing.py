@@ -18,9 +18,8 @@ from heapq import heapify, heapreplace
 from outpace.engines.engine import Engine
 from outpace.engines.virtual.agents import Load
 from outpace.engines.virtual.clock import Clock, Task
-from outpace.engines.virtual.log import VirtualLog
 from outpace.engines.virtual.memory import timed_engine
-from outpace.engines.virtual.world import World
+from outpace.engines.virtual.world import VirtualLog, World
 from outpace.errors import OutpaceError
 from outpace.interface import Work
 from outpace.launching.signals import defer_sigint

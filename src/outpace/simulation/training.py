@@ -19,9 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from outpace.engines.engine import Engine
 from outpace.engines.virtual.clock import Clock
-from outpace.engines.virtual.log import VirtualLog
 from outpace.engines.virtual.memory import SharedTensors, training_engine
-from outpace.engines.virtual.world import World
+from outpace.engines.virtual.world import VirtualLog, World
 from outpace.errors import OutpaceError
 from outpace.interface import Work
 from outpace.protocol.ledger import Ledger

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 
 from outpace.interface import Engine, Ticket, Work
 from outpace.mixing.schedules import default_size, group
+from outpace.protocol.published import Frozen
 from outpace.protocol.rules import Publishing, Rules, check_name
-from outpace.protocol.shelves import Frozen
 from outpace.strategies.averaging import Averaging, RebasingReplica, check_positive
 
 SYNCS = ("avoid", "wait")

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from outpace.imbalance.workloads import rollout_s
+from outpace.imbalance.models import rollout_s
 from outpace.randomness import SPLITMIX_STEP, mix64, seed_of, seeded
 from outpace.workloads.base import Buckets, Metric, Score, Workload, check_world
 

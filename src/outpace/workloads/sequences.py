@@ -16,7 +16,7 @@ from torch.nn.utils.rnn import pad_sequence
 from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules
-from outpace.imbalance.workloads import VIDEO_FRAMES
+from outpace.imbalance.models import VIDEO_FRAMES
 from outpace.randomness import generator, seeded
 from outpace.spec import is_whole
 from outpace.workloads.base import Buckets, Classification, check_world

@@ -25,8 +25,8 @@ from outpace.engines.sums import join_meta, mean_of, meta_of, mixed
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.published import Publication
 from outpace.protocol.round import Round
-from outpace.protocol.shelves import Publication
 from outpace.replica.staging import Staging
 from outpace.vector import VectorLayout, packed, place
 

@@ -21,8 +21,7 @@ from dataclasses import asdict, replace
 
 from outpace.engines.agreement import check_agreement
 from outpace.engines.arena.arena import Files
-from outpace.engines.arena.open import Parts, Plan, plan_of, start
-from outpace.engines.arena.rendezvous import Rendezvous
+from outpace.engines.arena.open import Parts, Plan, Rendezvous, plan_of, start
 from outpace.engines.cluster.backend import check_backend
 from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.joining import PLACE, Start, ask, begin_at, hosts_of, start_of

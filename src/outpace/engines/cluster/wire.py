@@ -23,7 +23,7 @@ from typing import Any
 
 import torch
 
-from outpace.codecs.bf16 import Bfloat16
+from outpace.codecs.base import Bfloat16
 from outpace.codecs.global_qsgd import GlobalQSGD, decode, shared_scale, summed_codes
 from outpace.codecs.ok_topk import OkTopk
 from outpace.engines.cluster.group import Group

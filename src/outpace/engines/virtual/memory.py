@@ -13,14 +13,14 @@ from outpace.engines.memory import Term
 from outpace.engines.replay import REPLAY_AT_MOST
 from outpace.engines.sums import RowSums, done, join_meta, mean_of, merged_meta, meta_of, mixed
 from outpace.engines.virtual.clock import sleep
-from outpace.engines.virtual.log import VirtualLog
+from outpace.engines.virtual.world import VirtualLog
 from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event, Refuse
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.published import Publication
 from outpace.protocol.results import Results
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
-from outpace.protocol.shelves import Publication
 from outpace.replica.staging import Staging
 from outpace.vector import VectorLayout
 

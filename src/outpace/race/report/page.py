@@ -15,7 +15,7 @@ from plotly.offline import get_plotlyjs
 
 from outpace.errors import OutpaceError, TraceInvalid
 from outpace.observe.reader import read_trace
-from outpace.observe.trace import Trace
+from outpace.observe.schema import Trace
 from outpace.race.directory import load, write_whole
 from outpace.race.report import charts, table, words
 from outpace.race.report.layout import Look, looks

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import plotly.graph_objects as go
 
 from outpace.observe.figures import carried, spans
-from outpace.observe.trace import Trace
+from outpace.observe.schema import Trace
 from outpace.race.report.layout import APPLY, ARROW, MUTED, Look, axis, figure, hatched
 
 MOST_STEPS = 12  #: of a rank
