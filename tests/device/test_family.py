@@ -26,9 +26,11 @@ KEEP_THE_MEAN = (
 )
 every_strategy = pytest.mark.parametrize("name", FAMILY)
 SLOW_US = 100  # on average for each kernel and copy, at random
+#: four ranks have all that two have: groups, matchings, and somebody who is late among others who are not
+WORLDS = [4, pytest.param(2, marks=pytest.mark.long)]
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=WORLDS)
 def in_simulated_time(request):
     (found,) = outpace.spawn(on_device.simulated, 1, (FAMILY, request.param))
     return found
@@ -42,7 +44,7 @@ def test_whoever_is_late_the_bits_are_those_of_the_cpu(name, in_simulated_time):
     assert len(set(on_the_device)) == 1
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=WORLDS)
 def in_processes(request):
     cases = {name: (strategy, 8, DEVICE, SLOW_US) for name, strategy in FAMILY.items()}
     return in_one_launch(on_device.train, request.param, cases)
@@ -56,7 +58,7 @@ def test_all_ranks_end_with_the_same_bits_on_a_device_that_is_slow_at_random(nam
     assert all(after < before for _, _, before, after in in_processes[name])
 
 
-@pytest.fixture(scope="module", params=[2, 4])
+@pytest.fixture(scope="module", params=WORLDS)
 def in_lock_step(request):
     return [
         in_one_launch(on_device.train, request.param, {s: (CHOICES.get(s, s), 12, *where) for s in IN_LOCK_STEP})

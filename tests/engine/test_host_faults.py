@@ -127,7 +127,7 @@ def test_a_stopped_rank_is_no_fault_of_its_host(tmp_path):
 
 @pytest.mark.parametrize("point", ["after-append", "writing-snapshot"])
 def test_a_rank_whose_own_record_is_cut_out_of_the_log_meanwhile_goes_on_at_once(point, tmp_path):
-    given = ("eager:quorum=solo,max_staleness=3", 300, {3: f"stop:{point}:20"}, str(tmp_path), 0, 150)
+    given = ("eager:quorum=solo,max_staleness=3", {3: f"stop:{point}:20"}, str(tmp_path), 0, 150)
     reports = outpace.spawn(ranks.count_with_fault_and_a_short_log, 4, given, hosts=2)
     assert reports[0].rounds_meanwhile >= 150
     assert reports[3].reloads > 0, "the log was never cut before it was read"

@@ -23,7 +23,7 @@ from tests.fuzz.system import SOUND, System
 from tests.fuzz.tally import Tally
 from tests.fuzz.trace import Trace
 from tests.fuzz.watch import Broken, Scene, Watch
-from tests.protocol.reference import Reference
+from tests.support.protocol.reference import Reference
 
 MOST_ACTIONS = 500_000  #: a run that plans more than this does not get on
 

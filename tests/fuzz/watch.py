@@ -21,7 +21,7 @@ from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
-from tests.protocol.reference import Reference
+from tests.support.protocol.reference import Reference
 
 Key = tuple[int, int, int]  #: rank, incarnation, step
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import HELD, IN_A_ROW, MOST
 from outpace.protocol.rules import Rules
-
-from .logs import arrive, done, started
-from .test_ledger_properties import CHOICES, log_of
+from tests.support.protocol.drawn_logs import CHOICES, log_of
+from tests.support.protocol.logs import arrive, done, started
 
 
 def round_of(ledger: Ledger, *contributions: tuple[int, int, int]) -> tuple[float, ...]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outpace.protocol.events import Agent, Arrive, Claim, Dead, Done, Event, Gone, Outcome, Snapshot
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
-from tests.protocol.logs import arrive, join
+from tests.support.protocol.logs import arrive, join
 
 HOSTS = (0, 0, 1, 1, 2)
 WORLD, COUNT = len(HOSTS), max(HOSTS) + 1

@@ -23,9 +23,8 @@ from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 from tests.support.interrupts import handler_at, interrupted_at, raising
-
-from .simulated_ranks import Choice
-from .test_ledger_properties import CHOICES, all_rules, log_of, plain
+from tests.support.protocol.drawn_logs import CHOICES, all_rules, log_of, plain
+from tests.support.protocol.simulated_ranks import Choice
 
 
 class Reader:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from outpace.protocol.events import Claim, Snapshot
 from outpace.protocol.ledger import Ledger
-
-from .logs import arrive, done, started, sync
+from tests.support.protocol.logs import arrive, done, started, sync
 
 
 def claim(rank: int, buffer: int) -> Claim:

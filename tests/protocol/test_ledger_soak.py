@@ -15,10 +15,9 @@ import pytest
 from outpace.protocol.events import Event, Outcome
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
-
-from .checkers import Audit, check_exact_majority, check_rows_and_slots, expected_by, seen_by
-from .reference import Reference
-from .simulated_ranks import ACTIONS, Choice, Run
+from tests.support.protocol.checkers import Audit, check_exact_majority, check_rows_and_slots, expected_by, seen_by
+from tests.support.protocol.reference import Reference
+from tests.support.protocol.simulated_ranks import ACTIONS, Choice, Run
 
 QUORUMS = ("solo", "majority", "full", "majority-random", "auto", 1, 2, 3, 0.4, 0.7)
 RUNS_PER_SEED = 8

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outpace.protocol.pace import GRACE_SHARE, PATIENCE, Pace
-
-from .logs import arrive, done, seal, started
+from tests.support.protocol.logs import arrive, done, seal, started
 
 MS = 1_000_000
 ROUND = 100 * MS

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from outpace.protocol.events import Arrive, OutcomeKind
 from outpace.protocol.ledger import Ledger
-from tests.protocol.logs import done, started
+from tests.support.protocol.logs import done, started
 
 
 def piece(

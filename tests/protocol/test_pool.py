@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from outpace.protocol.events import Arrive, Dead, Done, Draw, Finish, Gone, Join, OutcomeKind, Skip, Sync
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
-from tests.protocol.logs import dead, finish, join, started
+from tests.support.protocol.logs import dead, finish, join, started
 
 WORLD, TOTAL = 3, 17
 DIGEST = 5

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outpace.protocol.pace import FIRST_LOOK, LOOK_EVERY, MOST_WITHHELD, PATIENCE, QuorumChoice, chosen, play
-
-from .logs import arrive, done, seal, sealed_ranks, started
+from tests.support.protocol.logs import arrive, done, seal, sealed_ranks, started
 
 MS = 1_000_000
 

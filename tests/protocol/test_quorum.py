@@ -7,8 +7,7 @@ import json
 import pytest
 
 from outpace.protocol.ledger import Ledger
-
-from .logs import arrive, dead, done, finish, join, seal, sealed_ranks, started, sync
+from tests.support.protocol.logs import arrive, dead, done, finish, join, seal, sealed_ranks, started, sync
 
 ROUNDS = 4000
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from outpace.protocol.events import Event
 from outpace.protocol.ledger import Ledger
-
-from .logs import arrive, dead, done, finish, join, started
+from tests.support.protocol.logs import arrive, dead, done, finish, join, started
 
 
 def leaves_for_good(rank: int, incarnation: int = 1) -> Event:

@@ -7,11 +7,10 @@ from hypothesis import given, settings
 from outpace.protocol.events import Attempt, Claim, Snapshot
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
-
-from .logs import arrive, dead, done, finish, join, refuse, sealed_ranks, started, sync
-from .reference import Reference, leaders
-from .simulated_ranks import Choice, Run
-from .test_ledger_properties import CHOICES, all_rules, begin
+from tests.support.protocol.drawn_logs import CHOICES, all_rules, begin
+from tests.support.protocol.logs import arrive, dead, done, finish, join, refuse, sealed_ranks, started, sync
+from tests.support.protocol.reference import Reference, leaders
+from tests.support.protocol.simulated_ranks import Choice, Run
 
 
 def leader(ledger: Ledger) -> tuple[int, int] | None:

@@ -7,12 +7,14 @@ import os
 import random
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 import outpace
+from outpace import vector
 from outpace.engines.arena import log
 from outpace.protocol.ledger import Ledger
 from outpace.strategies import Strategy
@@ -21,6 +23,9 @@ from outpace.strategies.eager import Eager
 from outpace.strategies.nonblocking import NonBlocking
 
 TIMEOUT_S = 60.0  # a hang becomes an error that names the ranks
+ROOM = 4_000  # steps that weights count: a slow machine needs long until a fault has happened
+AFTERWARDS = 20  # steps of everybody when all faults are over
+SHORT_CHUNK = 2_048  # elements: what has to be several chunks long is several short ones
 
 
 @dataclass
@@ -182,20 +187,23 @@ def count_with_fault_and_a_short_log(*args) -> Report:
 
 
 def count_with_fault(
-    strategy: str, steps: int, faults: dict[int, str], directory: str, padding: int = 0, meanwhile: int = 40
+    strategy: str, faults: dict[int, str], directory: str, padding: int = 0, meanwhile: int = 40
 ) -> Report:
     """As `count`, with a fault at a named point in some ranks.
 
     Rank 0 watches until every fault has happened, goes on for `meanwhile` rounds, and only then wakes who is stopped.
+    Everybody makes a few more steps after that.
     """
     rank = my_rank()
     report = Report(rank)
+    if padding:
+        vector.CHUNK_ELEMENTS = SHORT_CHUNK
     if rank in faults:
         os.environ["OUTPACE_FAULT"] = faults[rank]
     Path(directory, f"{rank}").write_text(str(os.getpid()))
-    counter = Counter(steps, strategy, report, padding)
+    counter = Counter(ROOM, strategy, report, padding)
     waker = Waker(faults, directory) if rank == 0 else None
-    for step in range(steps):
+    for step in steps_until(Path(directory, "enough")):
         time.sleep(0.001)
         counter.step(step)
         if waker is not None:
@@ -208,6 +216,16 @@ def count_with_fault(
     return report
 
 
+def steps_until(enough: Path) -> Iterator[int]:
+    """Numbers of steps, until a few after that file is there or there is no room for more."""
+    left = AFTERWARDS
+    for step in range(ROOM):
+        yield step
+        left -= enough.exists()
+        if not left:
+            return
+
+
 class Waker:
     """Wakes stopped ranks once enough rounds went on without them."""
 
@@ -218,6 +236,7 @@ class Waker:
         self.since: int | None = None
         self.rounds_meanwhile = 0
         self.woken = False
+        self.enough = Path(directory, "enough")
 
     def look(self, version: int, meanwhile: int) -> None:
         if self.woken or not all(map(lost, self.faulty)):
@@ -229,6 +248,7 @@ class Waker:
 
     def wake(self) -> None:
         self.woken = True
+        self.enough.touch()
         for pid in self.sleepers:
             os.kill(pid, signal.SIGCONT)
 

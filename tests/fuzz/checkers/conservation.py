@@ -16,7 +16,7 @@ from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
 from tests.fuzz.watch import Scene
-from tests.protocol.reference import Given, Sealed
+from tests.support.protocol.reference import Given, Sealed
 
 Values = list[np.ndarray[Any, Any]]
 

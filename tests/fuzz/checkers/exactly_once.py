@@ -9,7 +9,7 @@ from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
 from tests.fuzz.watch import Scene
-from tests.protocol.checkers import Audit
+from tests.support.protocol.checkers import Audit
 
 
 class ExactlyOnce(Checker):

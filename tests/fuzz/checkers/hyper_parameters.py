@@ -7,7 +7,7 @@ from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
 from tests.fuzz.watch import Scene
-from tests.protocol.reference import leaders
+from tests.support.protocol.reference import leaders
 
 
 class HyperParameters(Checker):

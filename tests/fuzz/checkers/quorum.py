@@ -8,7 +8,7 @@ from __future__ import annotations
 from outpace.protocol.events import Event, Outcome
 from outpace.protocol.round import Round
 from tests.fuzz.checkers.base import Checker
-from tests.protocol.checkers import check_exact_majority
+from tests.support.protocol.checkers import check_exact_majority
 
 
 class Quorum(Checker):

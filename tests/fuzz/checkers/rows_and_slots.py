@@ -11,7 +11,7 @@ from tests.fuzz.checkers.base import Checker
 from tests.fuzz.lives import Life
 from tests.fuzz.models import bits
 from tests.fuzz.watch import Scene
-from tests.protocol.checkers import check_rows_and_slots
+from tests.support.protocol.checkers import check_rows_and_slots
 
 
 class RowsAndSlots(Checker):

@@ -32,6 +32,7 @@ constexpr size_t WINDOW = size_t(1) << 36;  // addresses only: pages that nobody
 struct Queue {
   std::deque<std::function<void()>> tasks;
   uint64_t queued = 0, done = 0, wanted = 0;  // how many so far; up to which one somebody waits
+  std::condition_variable to_do, advanced;  // its own: queues are never freed, and nobody else is to be woken
 };
 
 struct Mark {  // a place in a queue: what an event is
@@ -44,7 +45,6 @@ struct Counters {
 };
 
 std::mutex& lock = *new std::mutex;  // never destroyed: threads outlive the interpreter
-std::condition_variable& changed = *new std::condition_variable;
 auto& queues = *new std::vector<std::vector<Queue*>>(DEVICES);
 Counters counters;
 bool is_lazy = true;
@@ -56,7 +56,7 @@ void work(Queue* queue) {
   at::set_num_threads(1);
   std::unique_lock<std::mutex> held(lock);
   while (true) {
-    changed.wait(held, [&] { return !queue->tasks.empty() && (!is_lazy || queue->done < queue->wanted); });
+    queue->to_do.wait(held, [&] { return !queue->tasks.empty() && (!is_lazy || queue->done < queue->wanted); });
     auto task = std::move(queue->tasks.front());
     queue->tasks.pop_front();
     const int delay = slow_us ? int(chance() % (2 * slow_us)) : 0;
@@ -74,7 +74,7 @@ void work(Queue* queue) {
     held.lock();
     if (!problem.empty() && failure.empty()) failure = problem;
     queue->done++;
-    changed.notify_all();
+    queue->advanced.notify_all();
   }
 }
 
@@ -95,7 +95,7 @@ Queue* queue_of(c10::Stream stream) {
 Mark put(Queue* queue, std::function<void()> task) {
   std::lock_guard<std::mutex> held(lock);
   queue->tasks.push_back(std::move(task));
-  changed.notify_all();
+  if (!is_lazy) queue->to_do.notify_one();
   return {queue, ++queue->queued};
 }
 
@@ -107,13 +107,13 @@ Mark end_of(Queue* queue) {
 bool want(const Mark& mark) {  // whether it has happened; if not, it will
   if (!mark.queue || mark.queue->done >= mark.place) return true;
   mark.queue->wanted = std::max(mark.queue->wanted, mark.place);
-  changed.notify_all();
+  mark.queue->to_do.notify_one();
   return false;
 }
 
 void until(const Mark& mark) {
   std::unique_lock<std::mutex> held(lock);
-  if (!want(mark)) changed.wait(held, [&] { return mark.queue->done >= mark.place; });
+  if (!want(mark)) mark.queue->advanced.wait(held, [&] { return mark.queue->done >= mark.place; });
 }
 
 void host_waits(const Mark& mark) {
@@ -168,7 +168,7 @@ struct Memory {
     block.stream->tasks.emplace_back([bytes, size] { std::memset(bytes, 0xFF, size); });
     block.stream->queued++;
     spare[{block.device, block.stream, size}].push_back(pointer);
-    changed.notify_all();
+    if (!is_lazy) block.stream->to_do.notify_one();
   }
 
   char* take(size_t wanted) {

@@ -345,7 +345,8 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
   m.def("set_lazy", [](bool lazy) {
     std::lock_guard<std::mutex> held(lock);
     is_lazy = lazy;
-    changed.notify_all();
+    for (auto& of_device : queues)
+      for (Queue* queue : of_device) queue->to_do.notify_one();
   });
   m.def("set_slow", [](int microseconds, int seed) {
     std::lock_guard<std::mutex> held(lock);

@@ -8,8 +8,7 @@ from typing import Any
 from outpace.protocol.events import Arrive, Done, Event, Outcome, OutcomeKind, Refuse
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Contribution, Round
-
-from .reference import Reference
+from tests.support.protocol.reference import Reference
 
 
 def seen_by(ledger: Ledger) -> dict[str, Any]:
