@@ -3,7 +3,7 @@
 #              of their own come second
 # make test-all what is long by nature, too: every test, mutants, a long fuzz and a soak; half an hour
 # make test-trainers   Lightning, Fabric, Hugging Face and Ray as they are: installs them; without them their tests are skipped
-# make lint    ruff, mypy and import-linter alone
+# make lint    ruff, mypy, import-linter and a spell checker alone
 # make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
 # make fuzz    random schedules, stops and crashes in simulated time; ARGS="--seed 7 -v" plays one again
 # make soak    kills, stops and interrupts of real processes at random instants, for ten minutes; ARGS="--seconds 60 --seed 7"
@@ -58,6 +58,7 @@ lint: .venv/ready
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/typos
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

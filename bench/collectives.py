@@ -15,7 +15,7 @@ import torch.distributed as dist
 import outpace
 from bench import open_mpi, round_variants
 from bench.bare import BareRank, join_gloo, per_call_s
-from bench.figures import Figure, Samples, judged, ratio, slowest, spread
+from bench.figures import Figure, Samples, ratio, slowest, spread
 from bench.memory_limit import limit_s
 from bench.run import Run
 
@@ -34,22 +34,6 @@ SMALL = ("4 B", "1 KB", "64 KB")  #: what a round costs beside moving bytes
 LIMITED = ("1 MB", "4 MB", "25 MB", "100 MB")  #: below, the limit would show torch's calls and not the memory
 MEASURES = ("round", "end to end")
 PEERS = ("gloo", "open mpi", "limit")
-
-#: (ranks, size, measure, peer): at least so many times as fast as the peer
-GOALS: dict[tuple[int, str, str, str], float] = {
-    (8, "25 MB", "round", "gloo"): 10.0,
-    (8, "25 MB", "round", "open mpi"): 3.5,
-    (8, "25 MB", "round", "limit"): 0.75,
-    (8, "1 MB", "round", "gloo"): 30.0,
-    (8, "1 MB", "round", "open mpi"): 3.0,
-    (2, "25 MB", "round", "gloo"): 5.0,
-    (2, "25 MB", "round", "open mpi"): 1.2,
-    (8, "25 MB", "end to end", "gloo"): 6.0,
-    (8, "25 MB", "end to end", "open mpi"): 2.2,
-    **{(8, size, "round", "gloo"): 60.0 for size in SMALL},
-    **{(ranks, size, "round", "open mpi"): 1 / 3 for ranks in (2, 4) for size in SMALL},
-    **{(8, size, "round", "open mpi"): 1 / 6 for size in SMALL},
-}
 
 
 def measure(run: Run) -> dict[str, Any]:
@@ -107,8 +91,6 @@ def _row(ranks: int, size: str, found: dict[str, list[float]]) -> dict[str, Any]
     for ours in MEASURES:
         for peer in PEERS:
             if peer in found:
-                ratios[f"{ours} / {peer}"] = against = ratio(found[peer], found[ours])
-                if goal := GOALS.get((ranks, size, ours, peer)):
-                    against["judged"] = judged(against["median"], goal)
+                ratios[f"{ours} / {peer}"] = ratio(found[peer], found[ours])
     seconds = {name: spread(values) for name, values in found.items()}
     return {"ranks": ranks, "size": size, "seconds": seconds, "ratios": ratios}

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from bench.figures import judged
 from bench.run import Run
 from outpace.imbalance import IMBALANCES
 from outpace.simulation import SHARED, Scenario, ideal_throughput, simulate_timing
@@ -17,7 +16,6 @@ from outpace.strategies import names
 
 RANKS, STEPS, QUICK_STEPS = 8, 200, 10
 NOT_SIMULATED = ("trace",)  #: needs a recording
-GOAL, GOAL_OF = 0.95, ("eager-solo", "wagma", "ad-psgd", "nonblocking")
 
 
 def measure(run: Run) -> dict[str, Any]:
@@ -28,7 +26,7 @@ def measure(run: Run) -> dict[str, Any]:
         for strategy in names():
             run.say(f"efficiency: {strategy}")
             shares = {model: _share(strategy, model, QUICK_STEPS if run.quick else STEPS) for model in models}
-            rows.append({"strategy": strategy, "shares": shares, **_verdict(strategy, shares)})
+            rows.append({"strategy": strategy, "shares": shares, **_least(shares)})
     return {"ranks": RANKS, "steps": QUICK_STEPS if run.quick else STEPS, "models": models, "rows": rows}
 
 
@@ -37,8 +35,7 @@ def _share(strategy: str, model: str, steps: int) -> float:
     return simulate_timing(strategy, scenario).throughput / ideal_throughput(scenario)
 
 
-def _verdict(strategy: str, shares: dict[str, float]) -> dict[str, Any]:
+def _least(shares: dict[str, float]) -> dict[str, Any]:
     """By the model under which it keeps least."""
     worst = min(shares, key=shares.__getitem__)
-    found = {"worst": worst, "least": shares[worst]}
-    return {**found, "judged": judged(shares[worst], GOAL)} if strategy in GOAL_OF else found
+    return {"worst": worst, "least": shares[worst]}

@@ -1,4 +1,4 @@
-"""From samples to figures: medians with their spread, ratios within repeats, and goals."""
+"""From samples to figures: medians with their spread, and ratios within repeats."""
 
 from __future__ import annotations
 
@@ -21,16 +21,6 @@ def spread(values: Sequence[float]) -> Figure:
 def ratio(over: Sequence[float], under: Sequence[float]) -> Figure:
     """Of two systems, repeat by repeat: what disturbed one repeat disturbed both."""
     return spread([a / b for a, b in zip(over, under, strict=False)])
-
-
-def judged(value: float, goal: float, at_least: bool = True) -> Figure:
-    """A figure against its goal; `missed_by` is the distance as a share of the goal.
-
-    >>> judged(9.0, 10.0)["missed_by"], judged(0.5, 0.6, at_least=False)["reached"]
-    (0.1, True)
-    """
-    off = (goal - value) / goal if at_least else (value - goal) / goal
-    return {"value": value, "goal": goal, "at_least": at_least, "reached": off <= 0, "missed_by": max(0.0, off)}
 
 
 class Samples:

@@ -18,7 +18,6 @@ from torch.optim import SGD, Optimizer
 
 import outpace
 from bench.bare import join_gloo
-from bench.figures import judged
 from bench.run import Run
 from bench.step_overhead import Dots
 
@@ -26,7 +25,6 @@ RANKS, PARAMETERS, STEPS = 8, 25_000_000, 24
 QUICK_RANKS, QUICK_PARAMETERS = 2, 1_000_000
 MOMENTUM, STATE_VECTORS = 0.9, 1
 STRATEGIES = ("allreduce", "eager-solo:grace=0")  #: nobody is late; everybody but one
-MOST_PRIVATE = 0.1  #: vectors, beyond training alone
 ARENA = "/memfd:outpace-arena"
 
 
@@ -40,23 +38,17 @@ def measure(run: Run) -> dict[str, Any]:
             run.say(f"memory: {name}")
             count = 1 if name == "plain" else ranks
             reports[name] = outpace.spawn(_trained, count, (name, parameters), {"OMP_NUM_THREADS": "1"})
-    rows = [_row(name, found, reports["plain"], vector, run.quick) for name, found in reports.items()]
+    rows = [_row(name, found, reports["plain"], vector) for name, found in reports.items()]
     return {"ranks": ranks, "parameters": parameters, "vector_bytes": vector, "rows": rows}
 
 
-def _row(
-    name: str, reports: list[dict[str, int]], plain: list[dict[str, int]], vector: int, quick: bool
-) -> dict[str, Any]:
+def _row(name: str, reports: list[dict[str, int]], plain: list[dict[str, int]], vector: int) -> dict[str, Any]:
     private = max(report["private"] for report in reports)
     beyond = (private - plain[0]["private"]) / vector
     row = {"system": name, "private_bytes": private, "private_beyond_plain": beyond}
     if "touched" in reports[0]:
         touched, formula = max(report["touched"] for report in reports), reports[0]["formula"]
         row |= {"touched_bytes": touched, "formula_bytes": formula, "touched_share": touched / formula}
-        if quick:
-            return row  # what every process has beside its vectors would outweigh them
-        row |= {"judged_private": judged(beyond, MOST_PRIVATE, at_least=False)}
-        row |= {"judged_formula": judged(touched / formula, 1.0, at_least=False)}
     return row
 
 

@@ -26,9 +26,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from bench.figures import Figure, Samples, judged, ratio, spread
+from bench.figures import Figure, Samples, ratio, spread
 from bench.machine import machine
-from bench.page import with_verdict
+from bench.page import with_spread
 from bench.run import Run
 from tests.network.commands import NetworkError
 from tests.network.launch import Job, torchrun
@@ -41,7 +41,6 @@ QUICK_ELEMENTS = 262_144
 CALLS = 5
 RATES: dict[str, float | None] = {"unshaped": None, "1 Gbit/s": 1000.0}  #: of each host's link, in Mbit/s
 SYSTEMS = ("gloo", "round", "end to end", "round in bf16", "round in int8")
-GOALS = {("unshaped", "round"): 2.0, ("1 Gbit/s", "round"): 3.0}  #: at least so many times as fast as Gloo
 WAITING, WAITS_ELEMENTS, SLOW_S, WAITS_S = ("gloo", "eager-majority"), 262_144, 0.2, 6.0
 QUICK_WAITS_S = 2.0
 ANSWER_S = 150.0  #: no question takes as long
@@ -149,15 +148,8 @@ def _row(name: str, seconds: dict[str, list[float]], link_bytes: dict[str, list[
         "seconds": {system: spread(values) for system, values in seconds.items()},
         "link_bytes": {system: spread(values) for system, values in link_bytes.items()},
     }
-    row["ratios"] = {system: _against_gloo(name, system, seconds) for system in SYSTEMS if system != "gloo"}
+    row["ratios"] = {system: ratio(seconds["gloo"], seconds[system]) for system in SYSTEMS if system != "gloo"}
     return row
-
-
-def _against_gloo(link: str, system: str, seconds: dict[str, list[float]]) -> Figure:
-    found = ratio(seconds["gloo"], seconds[system])
-    if goal := GOALS.get((link, system)):
-        found["judged"] = judged(found["median"], goal)
-    return found
 
 
 def _waits(system: str, answers: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -181,7 +173,7 @@ def tables(figures: dict[str, Any]) -> list[Table]:
     calls = Table("link", "system", "ms", "MB sent by a host", "times as fast", title=what)
     for row in figures["rows"]:
         for system, found in row["seconds"].items():
-            against = "" if system == "gloo" else with_verdict(row["ratios"][system], "times")
+            against = "" if system == "gloo" else with_spread(row["ratios"][system], "times")
             calls.add_row(row["link"], system, _text(found, 1e3), _text(row["link_bytes"][system], 1e-6), against)
     waits = Table("system", "steps of the others", "of the slow", "ms in step()", "waited", "late", title="waits")
     for row in figures["waits"]:

@@ -34,7 +34,7 @@ def environment() -> jinja2.Environment:
         undefined=jinja2.StrictUndefined,
         autoescape=False,
     )
-    environment.filters.update(unit=in_unit, spread=with_spread, judged=with_verdict, goal=goal, verdict=verdict)
+    environment.filters.update(unit=in_unit, spread=with_spread)
     environment.globals.update(section=section)
     return environment
 
@@ -70,21 +70,3 @@ def with_spread(figure: dict[str, Any] | None, unit: str) -> str:
         return in_unit(figure, unit)
     low, high = (digits(figure[end] * UNITS[unit][0]) for end in ("low", "high"))
     return f"{in_unit(figure, unit)} ({low} to {high})"
-
-
-def with_verdict(figure: dict[str, Any] | None, unit: str) -> str:
-    """With its spread and, where it has a goal, what became of that."""
-    text = with_spread(figure, unit)
-    if figure is None or "judged" not in figure:
-        return text
-    return f"{text}; goal {goal(figure['judged'], unit)}: {verdict(figure['judged'])}"
-
-
-def goal(judged: dict[str, Any], unit: str) -> str:
-    """The goal itself."""
-    return f"{'≥' if judged['at_least'] else '≤'} {in_unit(judged['goal'], unit)}"
-
-
-def verdict(judged: dict[str, Any]) -> str:
-    """Whether it was reached, and if not, by what share of it it was missed."""
-    return "reached" if judged["reached"] else f"**missed** by {in_unit(judged['missed_by'], 'percent')}"

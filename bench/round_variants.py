@@ -14,12 +14,10 @@ import torch.distributed as dist
 
 import outpace
 from bench.bare import BareRank, join_gloo, per_call_s
-from bench.figures import judged, mean, ratio, spread
+from bench.figures import mean, ratio, spread
 from outpace.engines.sums import RowSums
 
 RANKS, ABSENT = 8, (1, 4, 6)
-MOST_PER_CONTRIBUTOR = 1.0  #: of the subset against the full set
-MOST_OF_CHECK = 1.1
 BLOCKS = 3  #: of each variant in turn, within a repeat
 
 
@@ -39,8 +37,6 @@ def figures(found: dict[str, list[float]], quick: bool) -> dict[str, Any]:
     present = RANKS - len(ABSENT)
     per_contributor = [s / present for s in found["subset"]], [s / RANKS for s in found["full"]]
     subset, check = ratio(*per_contributor), ratio(found["full"], found["unchecked"])
-    subset["judged"] = judged(subset["median"], MOST_PER_CONTRIBUTOR, at_least=False)
-    check["judged"] = judged(check["median"], MOST_OF_CHECK, at_least=False)
     return {
         "ranks": RANKS,
         "present": present,

@@ -11,7 +11,6 @@ import time
 from typing import Any
 
 import outpace
-from bench.figures import judged
 from bench.run import Run
 from outpace.simulation import SHARED, Scenario, simulate_timing
 
@@ -21,7 +20,6 @@ STRATEGIES = ("allreduce", "eager-majority")
 USUAL = (1024, 1000)
 WORLDS = (128, 256, 512, 1024, 4096)
 STEPS_OF_ALL = 262_144  #: ranks x steps of each world
-MOST_S, MOST_BYTES = 60.0, 1e9  #: of the usual run
 QUICK_PART, QUICK_WORLDS = 100, (128, 512)
 
 
@@ -33,9 +31,6 @@ def measure(run: Run) -> dict[str, Any]:
     with run.until_ctrl_c():
         for strategy, ranks, steps in (*((name, *USUAL) for name in STRATEGIES), LARGEST):
             large.append(_measured(run, strategy, ranks, steps // part))
-            if (ranks, steps) == USUAL and not run.quick:
-                large[-1]["judged"] = [judged(large[-1]["seconds"], MOST_S, False)]
-                large[-1]["judged"] += [judged(large[-1]["peak_bytes"], MOST_BYTES, False)]
         for ranks in QUICK_WORLDS if run.quick else WORLDS:
             for strategy in STRATEGIES:
                 found = _measured(run, strategy, ranks, STEPS_OF_ALL // part // ranks)

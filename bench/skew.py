@@ -17,7 +17,7 @@ import torch.distributed as dist
 import outpace
 from bench import open_mpi
 from bench.bare import BareRank, join_gloo
-from bench.figures import Figure, Samples, judged, ratio, spread
+from bench.figures import Figure, Samples, ratio, spread
 from bench.run import Run
 from bench.schedule import Calls, Schedule
 
@@ -37,8 +37,6 @@ SYSTEMS = {
     "majority, default grace": "eager-majority",
 }
 PUBLISHED = {"solo": 53.32, "majority-random": 2.46}  #: times as fast as MPI_Allreduce, on a Cray
-GOALS = {"solo": 100.0, "majority": 3.5}  #: likewise, up to this size:
-GOALS_UP_TO = ("64 B", "4 KB", "256 KB")
 BASELINE = "open mpi"
 MOST_REPEATS = 3
 
@@ -100,9 +98,7 @@ def _row(size: str, found: dict[str, list[float]], late: dict[str, list[float]])
     ratios: dict[str, Figure] = {}
     for name in (*SYSTEMS, "gloo"):
         if BASELINE in found:
-            ratios[name] = against = ratio(found[BASELINE], found[name])
-            if name in GOALS and size in GOALS_UP_TO:
-                against["judged"] = judged(against["median"], GOALS[name])
+            ratios[name] = ratio(found[BASELINE], found[name])
     return {
         "size": size,
         "seconds": {name: spread(values) for name, values in found.items()},

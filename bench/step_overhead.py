@@ -18,7 +18,7 @@ from torch.optim import SGD, Optimizer
 
 import outpace
 from bench.bare import join_gloo
-from bench.figures import Samples, judged, mean, spread
+from bench.figures import Samples, mean, ratio, spread
 from bench.run import Run
 
 TENSORS = 160
@@ -27,7 +27,6 @@ WORLDS = (2, 4)
 STEPS, WARM_UP = {"1 M": 60, "25 M": 12}, 12
 OUR_WARM_UP = 16  #: for each rank: see bench/bare.py
 OURS = ("allreduce", "eager-majority")
-MOST = 0.2  #: of what DDP adds
 
 
 class Dots(torch.nn.Module):
@@ -89,10 +88,7 @@ def _step_s(model: torch.nn.Module, optimizer: Optimizer) -> float:
 
 def _row(model: str, ranks: int, found: dict[str, list[float]]) -> dict[str, Any]:
     added = {name: [whole - plain for whole, plain in zip(found[name], found["plain"], strict=True)] for name in found}
-    shares = {}
-    for name in OURS:
-        shares[name] = spread([ours / ddp for ours, ddp in zip(added[name], added["ddp"], strict=True)])
-        shares[name]["judged"] = judged(shares[name]["median"], MOST, at_least=False)
+    shares = {name: ratio(added[name], added["ddp"]) for name in OURS}
     return {
         "model": model,
         "ranks": ranks,
