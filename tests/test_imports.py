@@ -5,6 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import outpace
+from outpace import errors, strategies
+from outpace.strategies import registry
+
 HEAVY = {"jinja2", "lightning", "matplotlib", "networkx", "pandas", "plotly", "rich", "scipy", "sklearn", "tensorboard"}
 
 STEP = """
@@ -37,3 +41,12 @@ def test_a_step_loads_no_library_of_plots_graphs_or_optimisation() -> None:
 def test_a_strategy_on_a_graph_does_load_what_it_needs() -> None:
     """Or the test above would see nothing."""
     assert "networkx" in loaded_by(STEP.format(strategy="matcha"))
+
+
+def test_every_public_name_is_there_and_no_error_or_strategy_is_missing() -> None:
+    for name in outpace.__all__:
+        assert getattr(outpace, name).__doc__ or name == "__version__", name
+    raised = {name for name, found in vars(errors).items() if isinstance(found, type)}
+    assert raised <= set(outpace.__all__)
+    makers = {maker for maker in registry.STRATEGIES.values() if isinstance(maker, type)}
+    assert makers <= {getattr(strategies, name) for name in strategies.__all__}

@@ -16,19 +16,29 @@ from outpace.errors import (
     ArenaFull,
     ArenaInvalid,
     BelowQuorum,
+    CannotRejoin,
+    Finished,
+    InvalidRules,
     ModelMismatch,
     OutpaceError,
+    ParametersChanged,
     RankFailed,
+    SparseGradient,
+    StoreLost,
     TimedOut,
+    TraceInvalid,
+    TrainingOver,
+    UnknownName,
 )
 from outpace.version import __version__
 
 if TYPE_CHECKING:
     from outpace.launching.spawn import spawn
-    from outpace.observe.record import record
+    from outpace.observe.record import Recording, record
+    from outpace.observe.stats import RankStats, Stats
     from outpace.optimizer import DistributedOptimizer
     from outpace.round_scheduler import RoundScheduler
-    from outpace.simulation.own_loop import simulate
+    from outpace.simulation.own_loop import Simulated, simulate
     from outpace.strategies import Eager, Strategy
     from outpace.training_state import TrainingState
 else:
@@ -36,7 +46,11 @@ else:
     _HOMES = {
         "DistributedOptimizer": "outpace.optimizer",
         "Eager": "outpace.strategies",
+        "RankStats": "outpace.observe.stats",
+        "Recording": "outpace.observe.record",
         "RoundScheduler": "outpace.round_scheduler",
+        "Simulated": "outpace.simulation.own_loop",
+        "Stats": "outpace.observe.stats",
         "Strategy": "outpace.strategies",
         "TrainingState": "outpace.training_state",
         "record": "outpace.observe.record",
@@ -63,15 +77,28 @@ __all__ = [
     "ArenaFull",
     "ArenaInvalid",
     "BelowQuorum",
+    "CannotRejoin",
     "DistributedOptimizer",
     "Eager",
+    "Finished",
+    "InvalidRules",
     "ModelMismatch",
     "OutpaceError",
+    "ParametersChanged",
     "RankFailed",
+    "RankStats",
+    "Recording",
     "RoundScheduler",
+    "Simulated",
+    "SparseGradient",
+    "Stats",
+    "StoreLost",
     "Strategy",
     "TimedOut",
+    "TraceInvalid",
+    "TrainingOver",
     "TrainingState",
+    "UnknownName",
     "__version__",
     "record",
     "simulate",

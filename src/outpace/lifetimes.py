@@ -24,6 +24,7 @@ from outpace.job import supervised
 from outpace.job.environment import Place, gather
 from outpace.observe import recorder
 from outpace.replica.replica import OptimizerReplica
+from outpace.spec import is_number
 from outpace.strategies import Strategy
 
 log = logging.getLogger("outpace")
@@ -46,6 +47,8 @@ def open_engine(
     """The engine of this process: simulated, of one machine or of several. Blocks until every rank is there."""
     if engine not in ENGINES:
         raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
+    if not is_number(timeout_s) or not timeout_s > 0:
+        raise InvalidRules(f"timeout_s={timeout_s!r} must be a number of seconds, greater than 0")
     rules = replace(chosen.rules(place.world), strategy=repr(chosen))
     max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # else each rank clips its own
     simulated = simulated_rank()

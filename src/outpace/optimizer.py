@@ -28,7 +28,7 @@ from outpace.observe.recorder import LogDir
 from outpace.observe.stats import Stats, stats_of
 from outpace.position import Position
 from outpace.replica.buffers import ModelBuffers
-from outpace.replica.foreign import ForeignWrites, refuse_ddp
+from outpace.replica.foreign import ForeignWrites, refuse_ddp, refuse_wrong_model
 from outpace.replica.inner_step import refuse_needed_closure
 from outpace.replica.replica import RoundHook
 from outpace.strategies import Strategy
@@ -108,7 +108,7 @@ class DistributedOptimizer(Optimizer):
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
         refuse_needed_closure(optimizer)
-        refuse_ddp(model, (p for group in optimizer.param_groups for p in group["params"]))
+        refuse_wrong_model(model, (p for group in optimizer.param_groups for p in group["params"]))
         self.inner = optimizer
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
         for hooks in (f"_optimizer_{kind}_hooks" for kind in _STATE_HOOKS):

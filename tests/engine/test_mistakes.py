@@ -131,6 +131,21 @@ def test_a_bad_option_is_named(text, message):
         outpace.DistributedOptimizer(optimizer(), text)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"timeout_s": -1}, "timeout_s=-1 must be a number of seconds, greater than 0"),
+        ({"timeout_s": "1"}, "timeout_s='1' must be a number of seconds"),
+        ({"strategy": outpace.Eager}, r"strategy=Eager is a class: give an object of it, Eager\(\)"),
+        ({"strategy": 3}, "strategy=3 must be a name, such as 'eager-majority'"),
+        ({"model": torch.nn.Linear(2, 2)}, "none of the optimizer's parameters is one of the model's: pass the model"),
+    ],
+)
+def test_a_wrong_argument_is_answered_with_what_to_write(wrong, message):
+    with pytest.raises(outpace.OutpaceError, match=message):
+        outpace.DistributedOptimizer(optimizer(), **wrong)
+
+
 def test_normalising_by_samples_asks_for_them():
     with (
         outpace.DistributedOptimizer(optimizer(), "eager:normalise=samples") as opt,
@@ -192,6 +207,19 @@ def test_a_damaged_record_of_the_log_is_refused(tmp_path):
 def test_spawning_no_rank_is_refused():
     with pytest.raises(outpace.OutpaceError, match="at least one rank"):
         outpace.spawn(print, 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"fn": lambda: 1}, "write it with `def` at the top of its file, not as a lambda"),
+        ({"fn": 3}, "a function is needed"),
+        ({"fn": print, "args": 3}, "a sequence of its arguments"),
+    ],
+)
+def test_spawn_says_what_a_function_must_be(arguments, message):
+    with pytest.raises(outpace.OutpaceError, match=message):
+        outpace.spawn(ranks=2, **arguments)
 
 
 def test_an_unfrozen_parameter_is_refused():

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from outpace.errors import OutpaceError, RankFailed
@@ -53,8 +54,12 @@ def spawn(
         raise OutpaceError(f"spawn(ranks={ranks!r}): at least one rank is needed")
     if not isinstance(hosts, int) or not 1 <= hosts <= ranks:
         raise OutpaceError(f"spawn(ranks={ranks}, hosts={hosts!r}): every host needs at least one rank")
+    if not callable(fn) or not isinstance(args, Sequence):
+        raise OutpaceError(f"spawn({fn!r}, args={args!r}): a function is needed, and a sequence of its arguments")
     context = _context(fn)
     is_from_server = context.get_start_method() == "forkserver"
+    if is_from_server:
+        _refuse_what_cannot_be_sent(fn, args)
     threads = {} if is_from_server else _threads_after_fork(env)
     store = open_store()
     children: list[_Child] = []
@@ -66,6 +71,16 @@ def spawn(
     finally:
         _end(children)
         del store  # kept until now: the ranks meet through it, and none of them owns it
+
+
+def _refuse_what_cannot_be_sent(fn: Callable[..., Any], args: Sequence[Any]) -> None:
+    try:
+        ForkingPickler.dumps((fn, args))
+    except (AttributeError, TypeError, pickle.PicklingError) as error:
+        raise OutpaceError(
+            f"the function or its arguments cannot be sent to the ranks ({error}). A rank imports the function by its "
+            "name: write it with `def` at the top of its file, not as a lambda or inside another function"
+        ) from error
 
 
 class _Child:

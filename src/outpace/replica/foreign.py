@@ -80,6 +80,17 @@ class ForeignWrites:
         return list(map(_COUNTER, self._replica.parameters))
 
 
+def refuse_wrong_model(model: torch.nn.Module | None, parameters: Iterable[torch.Tensor]) -> None:
+    """Raises if DDP has the model, or if it is not the one that these parameters are of."""
+    trained = list(parameters)
+    refuse_ddp(model, trained)
+    if model is not None and trained and {id(p) for p in trained}.isdisjoint(map(id, model.parameters())):
+        raise OutpaceError(
+            "none of the optimizer's parameters is one of the model's: pass the model that this optimizer trains, and "
+            "make the optimizer of that very object, not of a copy"
+        )
+
+
 def refuse_ddp(model: torch.nn.Module | None, parameters: Iterable[torch.Tensor]) -> None:
     """Raises if DDP has the model or one of these parameters. Looks at every object: not for every step."""
     if isinstance(model, DistributedDataParallel):

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -19,43 +19,64 @@ from outpace.engines.company import Company
 from outpace.engines.engine import Engine, Opened
 from outpace.engines.virtual.clock import Clock
 from outpace.engines.virtual.memory import SharedTensors, training_engine
+from outpace.engines.virtual.network import Network
 from outpace.engines.virtual.threads import ThreadTask, become
 from outpace.engines.virtual.world import VirtualLog, World
 from outpace.errors import InvalidRules, OutpaceError, RankFailed
+from outpace.imbalance import Imbalance
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.simulation.scenario import Scenario
 from outpace.vector import VectorLayout
 
+Result = TypeVar("Result")
+
 
 @dataclass(frozen=True)
-class Simulated:
+class Simulated(Generic[Result]):
     """The result of a simulated run of a user's function."""
 
-    results: tuple[Any, ...]  #: what each rank returned
+    results: tuple[Result, ...]  #: what each rank returned
     seconds: float  #: simulated, until the last rank ended
     waited_s: tuple[float, ...]  #: by each rank
     digest: str  #: of the log: equal for equal runs
 
 
-def simulate(fn: Callable[..., Any], ranks: int = 8, args: Sequence[Any] = (), **options: Any) -> Simulated:
+def simulate(
+    fn: Callable[..., Result],
+    ranks: int = 8,
+    args: Sequence[Any] = (),
+    *,
+    compute_ms: float = 100.0,
+    imbalance: str | Imbalance = "none",
+    network: str | Network = "ethernet",
+    apply_ms: float = 0.0,
+    microbatches: int = 8,
+    seed: int = 0,
+) -> Simulated[Result]:
     """Runs `fn(*args)` once for each simulated rank, in this process and in simulated time.
 
     Each rank finds RANK and WORLD_SIZE in its environment and makes its `DistributedOptimizer` as under torchrun. At
-    each `step()` its clock moves on by what `compute_ms`, `imbalance` and `network` say (`Scenario` has them all);
-    the time that Python really takes does not count. Ranks take turns, so that what one changes in a global is seen by
-    all: keep state in the function. Blocks; the first exception is raised as `RankFailed`.
+    each `step()` its clock moves on by what `compute_ms`, `imbalance` and `network` say; the time that Python really
+    takes does not count. `apply_ms` is what the optimizer itself takes, `microbatches` into how many parts a strategy
+    may divide a step. Ranks take turns, so that what one changes in a global is seen by all: keep state in the
+    function. Blocks; the first exception is raised as `RankFailed`.
 
         outpace.simulate(train, ranks=8, compute_ms=100, imbalance="random:k=1,delay_ms=200")
     """
-    known = {option.name for option in fields(Scenario)} - {"ranks", "steps", "data", "payload_mb"}
-    for option in options:
-        if option not in known:
-            raise InvalidRules(f"simulate() has no option {option!r}; it has {', '.join(sorted(known))}")
     if not callable(fn) or not isinstance(args, Sequence):
         raise InvalidRules(f"simulate({fn!r}, args={args!r}): a function is needed, and a sequence of its arguments")
-    return _Job(Scenario(ranks=ranks, **options)).run(partial(fn, *args))
+    scenario = Scenario(
+        ranks=ranks,
+        compute_ms=compute_ms,
+        imbalance=imbalance,
+        network=network,
+        apply_ms=apply_ms,
+        microbatches=microbatches,
+        seed=seed,
+    )
+    return _Job(scenario).run(partial(fn, *args))
 
 
 class _Job:
@@ -65,7 +86,7 @@ class _Job:
         self.scenario, self.clock = scenario, Clock()
         self.worlds: list[tuple[World, SharedTensors, dict[str, Any]]] = []
 
-    def run(self, function: Callable[[], Any]) -> Simulated:
+    def run(self, function: Callable[[], Result]) -> Simulated[Result]:
         ranks = [_Rank(self, rank, function) for rank in range(self.scenario.ranks)]
         threads = torch.get_num_threads()
         torch.set_num_threads(1)  # as under torchrun: last bits must not depend on this machine's cores

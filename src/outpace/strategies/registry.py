@@ -9,6 +9,7 @@ from inspect import Parameter, Signature
 from typing import Any
 
 from outpace.codecs import codec
+from outpace.errors import InvalidRules
 from outpace.spec import build
 from outpace.strategies.ad_psgd import ADPSGD
 from outpace.strategies.base import Strategy
@@ -78,6 +79,10 @@ def strategy(choice: str | Strategy) -> Strategy:
     >>> strategy("eager:quorum=3,late=drop").quorum
     3
     """
+    if isinstance(choice, type) and issubclass(choice, Strategy):
+        raise InvalidRules(f"strategy={choice.__name__} is a class: give an object of it, {choice.__name__}()")
+    if not isinstance(choice, str | Strategy):
+        raise InvalidRules(f"strategy={choice!r} must be a name, such as 'eager-majority', or a Strategy")
     chosen = choice if isinstance(choice, Strategy) else build(choice, STRATEGIES, "strategy")
     codec(chosen.codec)  # raises for one that does not exist
     return chosen
