@@ -3,7 +3,7 @@
 import contextlib
 import io
 import json
-import os
+import shlex
 import subprocess
 import sys
 from functools import partial
@@ -104,17 +104,36 @@ def test_a_directory_that_cannot_be_used_is_told(monkeypatch, tmp_path):
     assert "OUTPACE_ARENA_DIR" in found["shared memory"]["fix"]
 
 
-def test_where_proc_is_hidden_files_serve(tmp_path):
-    command = f"mount -t tmpfs none /proc && exec {sys.executable} -m outpace doctor --json"
+def examined_after(mount, *options):
+    """As `examined`, in a process that has other file systems."""
     unshared = ["unshare", "--mount", "--propagation", "private", "sh", "-c"]
-    if subprocess.run([*unshared, "mount -t tmpfs none /proc"], capture_output=True).returncode:
-        pytest.skip("mounting over /proc is not permitted here")
-    ended = subprocess.run([*unshared, command], capture_output=True, text=True, env={**os.environ})
-    found = {finding["about"]: finding for finding in json.loads(ended.stdout)["findings"]}
-    assert ended.returncode == 0
-    assert found["shared memory"]["state"] == "note"
-    assert "/proc" in found["shared memory"]["what"]
-    assert found["memory"]["what"] == "unknown"
+    if subprocess.run([*unshared, mount], capture_output=True).returncode:
+        pytest.skip(f"not permitted here: {mount}")
+    command = shlex.join([sys.executable, "-m", "outpace", "doctor", "--json", *options])
+    ended = subprocess.run([*unshared, f"{mount} && exec {command}"], capture_output=True, text=True)
+    return ended.returncode, {finding["about"]: finding for finding in json.loads(ended.stdout)["findings"]}
+
+
+NO_PROC = "mount -t tmpfs none /proc"
+
+
+def test_where_proc_is_hidden_files_serve():
+    code, found = examined_after(NO_PROC)
+    assert code == 0
+    for about in ("shared memory", "memory"):
+        assert found[about]["state"] == "note"
+        assert "/proc" in found[about]["what"]
+        assert "mount /proc" in found[about]["fix"]
+
+
+def test_a_small_dev_shm_counts_where_files_must_serve_and_only_there():
+    small = "mount -t tmpfs -o size=1m none /dev/shm"
+    model = ("--parameters", "1M", "--ranks", "2")
+    assert examined_after(small, *model)[0] == 0
+    code, found = examined_after(f"{small} && {NO_PROC}", *model)
+    assert code == 1
+    assert "1.0 MiB are free in /dev/shm" in found["arena"]["what"]
+    assert "--shm-size for docker" in found["arena"]["fix"]
 
 
 @pytest.mark.parametrize("text", ["", "-1", "many", "0", "1X"])

@@ -124,8 +124,17 @@ def test_types_layouts_optimizers_and_several_devices_give_the_numbers_of_the_cp
     assert on_cpu[0] == on_cpu[1]
 
 
-def test_a_capturable_optimizer_a_scaler_and_a_default_device():
-    for plain, capturable, scaled, as_default in outpace.spawn(on_device.in_other_ways, 2):
-        assert capturable == pytest.approx(plain, abs=1e-4)
-        assert scaled == plain
-        assert as_default == plain
+@pytest.fixture(scope="module")
+def other_ways():
+    return outpace.spawn(on_device.in_other_ways, 2)
+
+
+@pytest.mark.parametrize("way", ["scaled", "as default", "compiled loss", "compiled step"])
+def test_a_scaler_a_default_device_and_compiling_change_nothing(way, other_ways):
+    for found in other_ways:
+        assert found[way] == found["plain"]
+
+
+def test_a_capturable_optimizer_differs_by_rounding_alone(other_ways):
+    for found in other_ways:
+        assert found["capturable"] == pytest.approx(found["plain"], abs=1e-4)

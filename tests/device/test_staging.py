@@ -5,27 +5,65 @@ import torch
 
 import outpace
 from tests.support import on_device
+from tests.support.launches import in_one_launch
 from tests.support.on_device import CPU, DEVICE
 
 F32, HALF = (torch.float32,), (torch.float32, torch.bfloat16)
 
 
+@pytest.fixture(scope="module")
+def steps_alone():
+    cases = {(n, types): (n, types, "eager-majority") for n in (160, 1600) for types in (F32, HALF)}
+    return in_one_launch(on_device.counted, 1, cases)
+
+
 @pytest.mark.parametrize("tensors", [160, 1600])
 @pytest.mark.parametrize("dtypes", [F32, HALF], ids=["float32", "float32 and bfloat16"])
-def test_a_step_is_one_copy_down_and_one_up_for_each_dtype_and_one_wait(tensors, dtypes):
-    (found,) = outpace.spawn(on_device.counted, 1, (tensors, dtypes, "eager-majority"))
+def test_a_step_is_one_copy_down_and_one_up_for_each_dtype_and_one_wait(tensors, dtypes, steps_alone):
+    (found,) = steps_alone[tensors, dtypes]
     assert (found["copies_down"], found["copies_up"]) == (len(dtypes), len(dtypes))
     assert found["synchronisations"] == 1
     payload = sum(tensors * 24 * dtype.itemsize for dtype in dtypes)
-    assert payload <= found["bytes_down"] < 1.5 * payload  # each tensor begins at a multiple of 64 bytes
+    for name in ("bytes_down", "bytes_up"):
+        assert payload <= found[name] < 1.5 * payload  # each tensor begins at a multiple of 64 bytes
 
 
+#: the most copies down, copies up and waits of a step with SGD: it looks at gradients, and publishes
+USUAL = (1, 1, 2)
+AVERAGING = {
+    **dict.fromkeys(("wagma", "local-sgd:every=1", "sgp", "d-psgd", "diloco:every=1"), USUAL),
+    "ad-psgd": (5, 5, 6),  # as often as the other rank swaps meanwhile
+}
+FEW, MANY = 5, 40
+
+
+@pytest.fixture(scope="module")
+def steps_that_average():
+    cases = {
+        (strategy, optimizer, tensors): (tensors, F32, strategy, optimizer)
+        for strategy in AVERAGING
+        for optimizer in ("SGD", "AdamW")
+        for tensors in (FEW, MANY)
+    }
+    return in_one_launch(on_device.counted, 2, cases)
+
+
+@pytest.mark.parametrize("tensors", [FEW, MANY])
 @pytest.mark.parametrize("optimizer", ["SGD", "AdamW"])
-@pytest.mark.parametrize("strategy", ["wagma", "local-sgd:every=1", "sgp", "d-psgd", "ad-psgd", "diloco:every=1"])
-def test_averaging_waits_no_more_for_many_tensors_than_for_few(strategy, optimizer):
-    few, many = (outpace.spawn(on_device.counted, 2, (tensors, F32, strategy, optimizer))[0] for tensors in (10, 160))
-    for name in ("copies_down", "copies_up", "synchronisations"):
-        assert many[name] <= max(few[name], 6)
+@pytest.mark.parametrize("strategy", AVERAGING)
+def test_averaging_waits_no_more_for_many_tensors_than_for_few(strategy, optimizer, tensors, steps_that_average):
+    moments = int(optimizer == "AdamW")  # are looked at now and then
+    down, up, waits = AVERAGING[strategy]
+    for found in steps_that_average[strategy, optimizer, tensors]:
+        assert found["copies_down"] <= down + moments
+        assert found["copies_up"] <= up
+        assert found["synchronisations"] <= waits + moments
+
+
+def test_snapshots_and_meetings_copy_many_tensors_at_once():
+    few, many = outpace.spawn(on_device.met, 1, ((FEW, MANY),))[0]
+    assert many == few
+    assert max(many.values()) <= 4
 
 
 @pytest.mark.parametrize("refuses", [False, True], ids=["registered", "through a buffer"])

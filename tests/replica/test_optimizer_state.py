@@ -16,7 +16,8 @@ from outpace import DistributedOptimizer
 from outpace.errors import OutpaceError
 from outpace.interface import Contents, Work
 from outpace.replica.replica import OptimizerReplica
-from outpace.replica.state import pack, unpack
+from outpace.replica.staging import HostStaging
+from outpace.replica.state import Unpacking, pack
 from outpace.strategies import strategy
 
 OPTIMIZERS = {
@@ -94,7 +95,9 @@ def test_lists_and_dicts_of_tensors_and_numbers_come_back_as_they_were(value, be
     entry = json.loads(json.dumps(pack(value, tensors, parameter)))
     copied = [t.clone(memory_format=torch.contiguous_format) for t in tensors]
     for there_before in (before, copy.deepcopy(value), None):
-        found = unpack(entry, copied, parameter, there_before)
+        unpacking = Unpacking(copied)
+        found = unpacking.value(entry, parameter, there_before)
+        HostStaging().put(unpacking.copies)
         assert is_same(found, value)
         assert not any(is_inside(t, copied) for t in leaves(found) if isinstance(t, Tensor) and t.numel())
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import mmap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,8 +12,10 @@ import torch
 
 import outpace
 from outpace.engines.arena.memory import ArenaMemory
+from outpace.interface import Contents, Work
 from outpace.replica import pinned
 from outpace.replica.staging import StreamStaging
+from outpace.strategies.averaging import SharingReplica
 from tests.support import family, laggard
 from tests.support.ranks import TIMEOUT_S, my_rank, world
 
@@ -118,7 +120,6 @@ def counted(tensors: int, dtypes: tuple[torch.dtype, ...], strategy: str, optimi
     """What one step moves and waits for, of a model with so many tensors, once all is set up. A world of one reads the
     others' contributions as any other does: it makes no difference how many there are."""
     use(DEVICE)
-    native = laggard.load()
     weights = [torch.nn.Parameter(torch.ones(8, 3, dtype=d, device=DEVICE)) for d in dtypes for _ in range(tensors)]
     inner = getattr(torch.optim, optimizer)(weights, lr=0.1)
     opt = outpace.DistributedOptimizer(inner, strategy, timeout_s=TIMEOUT_S)
@@ -126,11 +127,48 @@ def counted(tensors: int, dtypes: tuple[torch.dtype, ...], strategy: str, optimi
     for _ in range(6):
         for weight in weights:
             weight.grad = torch.ones_like(weight)
-        before = native.counters()
-        opt.step()
-        taken.append({name: value - before[name] for name, value in native.counters().items()})
+        with _counting() as step:
+            opt.step()
+        taken.append(step)
     opt.finish()
     return {name: max(step[name] for step in taken[3:]) for name in taken[0]}
+
+
+def met(sizes: tuple[int, ...]) -> list[dict[str, int]]:
+    """Copies up and waits of taking over a snapshot, and of what ranks exchange when they meet, buffers included."""
+    use(DEVICE)
+    found = []
+    for tensors in sizes:
+        model = torch.nn.ModuleList([torch.nn.BatchNorm1d(3) for _ in range(tensors)]).to(DEVICE)
+        replica = SharingReplica(torch.optim.AdamW(model.parameters(), lr=0.1), model)
+        for parameter in replica.parameters:
+            parameter.grad = torch.ones_like(parameter)
+        replica.local_step(Work())
+        tensors_, plain = replica.capture()
+        kept = Contents(list(replica.staging.host(tensors_)), plain)
+        left = list(replica.staging.host(replica.to_exchange()))
+        with _counting() as adopting:
+            replica.adopt(kept, 1, is_beginning=True)
+        with _counting() as meeting:
+            replica.exchange([left, left])
+        found.append(
+            {
+                f"{name}, {what}": counters[name]
+                for what, counters in (("snapshot", adopting), ("meeting", meeting))
+                for name in ("copies_up", "synchronisations")
+            }
+        )
+        replica.release()
+    return found
+
+
+@contextmanager
+def _counting() -> Iterator[dict[str, int]]:
+    """What the device did within."""
+    native = laggard.load()
+    before, found = native.counters(), dict[str, int]()
+    yield found
+    found.update({name: value - before[name] for name, value in native.counters().items()})
 
 
 def refused(pinning: bool, registering: bool) -> tuple[list[float], list[str]]:
@@ -257,31 +295,52 @@ def registered() -> dict[str, Any]:
 # -- what users do -----------------------------------------------------------------------------------------------------
 
 
-def in_other_ways() -> list[list[float]]:
-    """AdamW as it is, capturable, with a GradScaler, and under `torch.set_default_device`."""
+def in_other_ways() -> dict[str, list[float]]:
+    """AdamW as it is, capturable, with a GradScaler, with a compiled loss and a compiled train step, and under
+    `torch.set_default_device`."""
     use(DEVICE)
-    plain, capturable, scaled = (
-        _adamw(is_capturable, is_scaled) for is_capturable, is_scaled in ((0, 0), (1, 0), (0, 1))
-    )
+    found = {"plain": _adamw(), "capturable": _adamw(capturable=True), "scaled": _adamw(is_scaled=True)}
+    found |= {f"compiled {what}": _adamw(compiled=what) for what in ("loss", "step")}
     torch.set_default_device(DEVICE)
     try:
-        as_default = _adamw(False, False)
+        return {**found, "as default": _adamw()}
     finally:
         torch.set_default_device(None)
-    return [plain, capturable, scaled, as_default]
 
 
-def _adamw(is_capturable: bool, is_scaled: bool) -> list[float]:
+def _adamw(capturable: bool = False, is_scaled: bool = False, compiled: str = "") -> list[float]:
     weight = torch.nn.Parameter(torch.linspace(-1, 1, 40, device=DEVICE))
-    inner = torch.optim.AdamW([weight], lr=0.125, foreach=True, capturable=bool(is_capturable))
+    inner = torch.optim.AdamW([weight], lr=0.125, foreach=True, capturable=capturable)
     opt = outpace.DistributedOptimizer(inner, "allreduce", timeout_s=TIMEOUT_S)
-    scaler = torch.amp.GradScaler("laggard", enabled=bool(is_scaled), init_scale=2.0**8)
-    for step in range(4):
-        opt.zero_grad()
-        scaler.scale((weight * weight * (step + 1 + my_rank())).sum()).backward()
-        scaler.step(opt)
-        scaler.update()
+    scaler = torch.amp.GradScaler("laggard", enabled=is_scaled, init_scale=2.0**8)
+    with _compiling(compiled) as may_compile:
+        loss_of = may_compile("loss", lambda factor: (weight * weight * factor).sum())
+
+        def step(factor: torch.Tensor) -> None:
+            opt.zero_grad()
+            scaler.scale(loss_of(factor)).backward()
+            scaler.step(opt)
+            scaler.update()
+
+        step = may_compile("step", step)
+        for number in range(4):
+            step(torch.full((), float(number + 1 + my_rank()), device=DEVICE))
     opt.synchronize()
     opt.load_state_dict(opt.state_dict())
     opt.finish()
     return weight.detach().cpu().tolist()
+
+
+@contextmanager
+def _compiling(what: str) -> Iterator[Callable[[str, Callable[..., Any]], Callable[..., Any]]]:
+    """Compiles the function of that name, without making code: there is no code for this device. Raises if in the end
+    nothing was compiled."""
+    graphs: list[Any] = []
+    from torch._dynamo.backends.debugging import aot_eager  # seconds, which no other rank needs
+
+    def backend(graph: Any, example: Any) -> Any:
+        graphs.append(graph)
+        return aot_eager(graph, example)
+
+    yield lambda name, function: torch.compile(function, backend=backend) if name == what else function
+    assert bool(graphs) is bool(what), "nothing was compiled"

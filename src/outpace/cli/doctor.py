@@ -94,13 +94,20 @@ def examine(parameters: int | None, ranks: int, strategy: str) -> Iterator[Findi
     """All that is looked at, in the order in which it is shown."""
     yield Finding("processors", State.GOOD, f"{cores()} for this process")
     free = available_bytes()
-    yield Finding("memory", State.GOOD, "unknown" if free is None else f"{amount(free)} free, cached files included")
+    yield _memory(free)
     directory, shared = _shared_memory()
     yield shared
     if shared.state is not State.BAD:
         yield _arena(parameters, ranks, strategy, free, directory)
     yield from _torch()
     yield _network()
+
+
+def _memory(free: int | None) -> Finding:
+    if free is None:
+        what = "how much is free is unknown, because /proc does not say it: a model that is too large is noticed late"
+        return Finding("memory", State.NOTE, what, "mount /proc")
+    return Finding("memory", State.GOOD, f"{amount(free)} free, cached files included")
 
 
 def _shared_memory() -> tuple[str | None, Finding]:

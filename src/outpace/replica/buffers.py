@@ -8,13 +8,14 @@ rank. What is no longer of the shape it began with, on any rank, stays each rank
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import reduce
 
 import torch
 
 from outpace.errors import InvalidRules
+from outpace.replica.staging import Copy
 from outpace.replica.state import overlaps
 
 RULES = ("mean", "max", "first", "own")
@@ -51,11 +52,11 @@ class ModelBuffers:
         """The most that `unchanged` can take in a snapshot, names included."""
         return sum(256 + len(name) + like.numel() * like.element_size() for name, like in self._like.items())
 
-    def begin_with(self, values: Mapping[str, torch.Tensor]) -> None:
-        """Takes over what a snapshot holds, where it is still of this rank's shape."""
+    def beginning_with(self, values: Mapping[str, torch.Tensor]) -> Iterator[Copy]:
+        """What takes over what a snapshot holds, where it is still of this rank's shape."""
         for name, mine in self.unchanged().items():
             if name in values and _is_still(values[name], self._like[name]):
-                mine.copy_(values[name])
+                yield Copy(mine, values[name])
 
     def describe(self) -> list[list[object]]:
         """Plain values by which ranks compare what they will share when they meet."""
@@ -70,15 +71,15 @@ class ModelBuffers:
         missing = (torch.zeros_like(self._like[name], device="cpu") for name in self._met if name not in now)
         return [counts, *(now[name] if name in now else next(missing) for name in self._met)]
 
-    def take(self, rows: Sequence[Sequence[torch.Tensor]]) -> None:
-        """Takes over what the ranks of a meeting left, the lowest first. The same bits on every rank."""
+    def met(self, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[Copy]:
+        """What takes over what the ranks of a meeting left, the lowest first. The same bits on every rank."""
         if not self._met or not rows:
             return
         counts = torch.stack([row[0] for row in rows]).all(0).tolist()
         now = self.unchanged()
         for index, (name, is_shared) in enumerate(zip(self._met, counts, strict=True)):
             if is_shared and name in now:
-                _COMBINED[self.rules[name]](now[name], [row[1 + index] for row in rows])
+                yield Copy(now[name], _COMBINED[self.rules[name]]([row[1 + index] for row in rows]))
 
     def __len__(self) -> int:
         return len(self._met) + bool(self._met)
@@ -95,17 +96,17 @@ class ModelBuffers:
             raise InvalidRules(f"buffers: {name} is of {buffer.dtype}, of which there is no {rule}")
 
 
-def mean_into(mine: torch.Tensor, rows: Sequence[torch.Tensor]) -> None:
-    wide = torch.zeros(mine.shape, dtype=torch.float64, device="cpu")
+def mean_of(rows: Sequence[torch.Tensor]) -> torch.Tensor:
+    wide = torch.zeros(rows[0].shape, dtype=torch.float64, device="cpu")
     for row in rows:
         wide += row
-    mine.copy_(wide / len(rows))
+    return wide / len(rows)
 
 
-_COMBINED: dict[str, Callable[[torch.Tensor, Sequence[torch.Tensor]], object]] = {
-    "mean": mean_into,
-    "max": lambda mine, rows: mine.copy_(reduce(torch.maximum, rows)),
-    "first": lambda mine, rows: mine.copy_(rows[0]),
+_COMBINED: dict[str, Callable[[Sequence[torch.Tensor]], torch.Tensor]] = {
+    "mean": mean_of,
+    "max": lambda rows: reduce(torch.maximum, rows),
+    "first": lambda rows: rows[0],
 }
 
 

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from operator import is_
 from typing import Any
 
@@ -21,7 +22,7 @@ from outpace.interface import Contents, Mixed, Result, Tensors, Work
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 from outpace.replica import ownership
-from outpace.replica.buffers import ModelBuffers, mean_into
+from outpace.replica.buffers import ModelBuffers, mean_of
 from outpace.replica.inner_step import (
     StepLength,
     clip_if_finite,
@@ -29,8 +30,8 @@ from outpace.replica.inner_step import (
     only_reads_gradients,
     same_bits_with_any_threads,
 )
-from outpace.replica.staging import staging_for
-from outpace.replica.state import NotShareable, is_plain, pack, plain, unpack
+from outpace.replica.staging import Copy, staging_for
+from outpace.replica.state import NotShareable, Unpacking, is_plain, pack, plain
 
 log = logging.getLogger("outpace")
 
@@ -200,9 +201,8 @@ class OptimizerReplica:
     def exchange(self, rows: Sequence[Tensors]) -> None:
         count = len(self.model_buffers)
         with self._changing():
-            self.model_buffers.take([row[:count] for row in rows])
-            for index, mine in enumerate(self._apart()):
-                mean_into(mine, [row[count + index] for row in rows])
+            means = (Copy(mine, mean_of([row[count + i] for row in rows])) for i, mine in enumerate(self._apart()))
+            self.staging.put(chain(self.model_buffers.met([row[:count] for row in rows]), means))
             self._all_are_alike()
 
     def _apart(self) -> list[torch.Tensor]:
@@ -353,16 +353,16 @@ class OptimizerReplica:
             self.version = version
 
     def _become(self, contents: Contents) -> None:
-        for parameter, value in zip(self.parameters, contents.tensors, strict=False):
-            parameter.copy_(value)
+        unpacking = Unpacking(contents.tensors)
         for parameter, kept in zip(self.parameters, contents.plain["state"], strict=True):
             before = self.inner.state.get(parameter, {})
-            state = {key: unpack(entry, contents.tensors, parameter, before.get(key)) for key, entry in kept.items()}
+            state = {key: unpacking.value(entry, parameter, before.get(key)) for key, entry in kept.items()}
             if state or parameter in self.inner.state:
                 self.inner.state[parameter] = state
         for key, entry in contents.plain["shared"].items():
-            before = self.inner.state.get(key)
-            self.inner.state[key] = unpack(entry, contents.tensors, self.parameters[0], before)
+            self.inner.state[key] = unpacking.value(entry, self.parameters[0], self.inner.state.get(key))
+        weights = map(Copy, self.parameters, contents.tensors)
+        self.staging.put(chain(weights, unpacking.copies))
         for group, changed in zip(self.inner.param_groups, contents.plain["groups"], strict=True):
             self._kept_by_optimizer |= set(changed)
             group.update(changed)
@@ -376,10 +376,13 @@ class OptimizerReplica:
         names, buffers = contents.plain["others"], contents.plain["buffers"]
         start = len(self.parameters)
         captured = dict(zip(names, contents.tensors[start:], strict=False))
-        for name, parameter in self.others.items():
-            if name in captured and ownership.shares(self, parameter):
-                parameter.copy_(captured[name])
-        self.model_buffers.begin_with(dict(zip(buffers, contents.tensors[start + len(names) :], strict=False)))
+        others = (
+            Copy(parameter, captured[name])
+            for name, parameter in self.others.items()
+            if name in captured and ownership.shares(self, parameter)
+        )
+        of_buffers = dict(zip(buffers, contents.tensors[start + len(names) :], strict=False))
+        self.staging.put(chain(others, self.model_buffers.beginning_with(of_buffers)))
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """What a rank that adopts has as its weights."""

@@ -16,8 +16,8 @@ for each dtype, and a side stream moves that buffer. These waits keep the order,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
 
@@ -25,7 +25,14 @@ from outpace.interface import Tensors
 from outpace.replica.pinned import is_reached, pinned_like, release, say_once
 from outpace.vector import ALIGN_BYTES
 
-BATCH_BYTES = 1 << 25  #: what `host` moves at once, through as much memory of the device
+BATCH_BYTES = 1 << 25  #: what `host` and `put` move at once, through as much memory of the device
+
+
+class Copy(NamedTuple):
+    """What a tensor will be, from host memory."""
+
+    target: torch.Tensor
+    value: torch.Tensor
 
 
 class Staging(Protocol):
@@ -49,6 +56,9 @@ class Staging(Protocol):
 
     def host(self, values: Tensors) -> Tensors:
         """The values where the host can compute with them; copies, unless they are there."""
+
+    def put(self, copies: Iterable[Copy]) -> None:
+        """Copies from host memory into tensors, wherever they are."""
 
     def register(self, views: Tensors, memory: torch.Tensor) -> None:
         """These views of host memory will go down or come up often."""
@@ -90,6 +100,10 @@ class HostStaging:
 
     def host(self, values: Tensors) -> Tensors:
         return values
+
+    def put(self, copies: Iterable[Copy]) -> None:
+        for target, value in copies:
+            target.copy_(value)
 
     def register(self, views: Tensors, memory: torch.Tensor) -> None:
         """Nothing is needed."""
@@ -263,11 +277,17 @@ class StreamStaging:
     def host(self, values: Tensors) -> Tensors:
         """A few tensors at a time, each time in one copy that the host waits for."""
         found = list(values)
-        for indices in _batches(values):
-            flat = torch.cat([values[i].detach().reshape(-1) for i in indices]).cpu()
-            for index, part in zip(indices, torch.split(flat, [values[i].numel() for i in indices]), strict=True):
-                found[index] = part.view(values[index].shape)
+        for indices in _batches(enumerate(values)):
+            parts = _moved([values[i].detach() for i in indices], torch.device("cpu"))
+            for index, part in zip(indices, parts, strict=True):
+                found[index] = part
         return found
+
+    def put(self, copies: Iterable[Copy]) -> None:
+        """Likewise. Of what is on its way, no more is made at a time than goes into one copy."""
+        for pairs in _batches((copy, copy.target) for copy in copies):
+            targets, values = [copy.target for copy in pairs], [copy.value.to(copy.target.dtype) for copy in pairs]
+            torch._foreach_copy_(targets, _moved(values, targets[0].device))
 
     def register(self, views: Tensors, memory: torch.Tensor) -> None:
         self._registered[id(views)] = (views, memory)
@@ -337,18 +357,26 @@ def _lane_of(device: torch.device) -> Lane:
         return NoLane()
 
 
-def _batches(values: Tensors) -> Iterator[list[int]]:
-    """Indices of tensors on devices: of one device and dtype each, and of so many bytes at most, or one tensor."""
-    groups: dict[tuple[torch.dtype, torch.device], list[list[int]]] = {}
+Item = TypeVar("Item")
+
+
+def _batches(items: Iterable[tuple[Item, torch.Tensor]]) -> Iterator[list[Item]]:
+    """What belongs to tensors of one device and dtype each, and of so many bytes at most, or to one tensor."""
+    begun: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
     sizes: dict[tuple[torch.dtype, torch.device], int] = {}
-    for index, tensor in enumerate(values):
-        if tensor.device.type == "cpu":
-            continue
+    for item, tensor in items:
         kind = (tensor.dtype, tensor.device)
-        sizes[kind] = sizes.get(kind, BATCH_BYTES) + tensor.nbytes
-        if sizes[kind] > BATCH_BYTES:
-            groups.setdefault(kind, []).append([])
-            sizes[kind] = tensor.nbytes
-        groups[kind][-1].append(index)
-    for batches in groups.values():
-        yield from batches
+        if begun.get(kind) and sizes[kind] + tensor.nbytes > BATCH_BYTES:
+            yield begun.pop(kind)
+        sizes[kind] = tensor.nbytes + (sizes[kind] if kind in begun else 0)
+        begun.setdefault(kind, []).append(item)
+    yield from begun.values()
+
+
+def _moved(values: Tensors, device: torch.device) -> list[torch.Tensor]:
+    """In one copy, unless they are there already."""
+    if values[0].device == device:
+        return list(values)
+    flat = torch.cat([value.reshape(-1) for value in values]).to(device)
+    parts = torch.split(flat, [value.numel() for value in values])
+    return [part.view(value.shape) for part, value in zip(parts, values, strict=True)]

@@ -9,13 +9,15 @@ from typing import Any
 
 import torch
 
+from outpace.replica.staging import Copy
+
 
 class NotShareable(TypeError):
     """A value is neither a tensor nor a number, nor made of such."""
 
 
 def pack(value: Any, tensors: list[torch.Tensor], parameter: torch.Tensor) -> dict[str, Any]:
-    """What `unpack` makes the value from again. Its tensors are appended to the list. Raises `NotShareable`."""
+    """What `Unpacking` makes the value from again. Its tensors are appended to the list. Raises `NotShareable`."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized:
             raise NotShareable(f"a tensor of layout {value.layout} and dtype {value.dtype}")
@@ -35,22 +37,39 @@ def pack(value: Any, tensors: list[torch.Tensor], parameter: torch.Tensor) -> di
     raise NotShareable(type(value).__name__)
 
 
-def unpack(entry: dict[str, Any], tensors: list[torch.Tensor], parameter: torch.Tensor, before: Any = None) -> Any:
-    """The value that was packed. A tensor that has its place `before` keeps it; nothing keeps `tensors` alive."""
-    if "tensor" in entry:
-        value = tensors[entry["tensor"]]
-        device = parameter.device if entry["beside"] else torch.device("cpu")
-        stride = parameter.stride() if entry["stride"] is None else tuple(entry["stride"])
-        return _having(before, value, device, stride)
-    if "dict" in entry:
-        old = before if isinstance(before, dict) else {}
-        return {key: unpack(item, tensors, parameter, old.get(key)) for key, item in entry["dict"]}
-    for kind in (list, tuple):
-        if kind.__name__ in entry:
-            items = entry[kind.__name__]
-            kept = before if isinstance(before, kind) and len(before) == len(items) else [None] * len(items)
-            return kind(unpack(item, tensors, parameter, one) for item, one in zip(items, kept, strict=True))
-    return entry["value"]
+class Unpacking:
+    """Makes values again from what `pack` made of them. What its tensors will hold is in `copies`, to be copied."""
+
+    def __init__(self, tensors: list[torch.Tensor]) -> None:
+        self._tensors = tensors
+        self.copies: list[Copy] = []
+
+    def value(self, entry: dict[str, Any], parameter: torch.Tensor, before: Any = None) -> Any:
+        """A tensor that has its place `before` keeps it; nothing keeps the packed ones alive."""
+        if "tensor" in entry:
+            value = self._tensors[entry["tensor"]]
+            device = parameter.device if entry["beside"] else torch.device("cpu")
+            stride = parameter.stride() if entry["stride"] is None else tuple(entry["stride"])
+            return self._having(before, value, device, stride)
+        if "dict" in entry:
+            old = before if isinstance(before, dict) else {}
+            return {key: self.value(item, parameter, old.get(key)) for key, item in entry["dict"]}
+        for kind in (list, tuple):
+            if kind.__name__ in entry:
+                items = entry[kind.__name__]
+                kept = before if isinstance(before, kind) and len(before) == len(items) else [None] * len(items)
+                return kind(self.value(item, parameter, one) for item, one in zip(items, kept, strict=True))
+        return entry["value"]
+
+    def _having(self, before: Any, value: torch.Tensor, device: torch.device, stride: tuple[int, ...]) -> torch.Tensor:
+        """The tensor that was there, if it can have this value, else a new one."""
+        target: torch.Tensor = before
+        if not _is_like(before, (value.shape, value.dtype, stride, device)):
+            target = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=device)
+            if overlaps(target):
+                return value.to(device, copy=True)
+        self.copies.append(Copy(target, value))
+        return target
 
 
 def is_plain(value: Any) -> bool:
@@ -80,13 +99,7 @@ def _plain_key(key: Any) -> Any:
     return key
 
 
-def _having(before: Any, value: torch.Tensor, device: torch.device, stride: tuple[int, ...]) -> torch.Tensor:
-    """The tensor that was there with this value, if it can have it, else a new one."""
-    if isinstance(before, torch.Tensor) and not overlaps(before):
-        wanted = (value.shape, value.dtype, stride, device)
-        if (before.shape, before.dtype, before.stride(), before.device) == wanted:
-            return before.copy_(value)
-    made = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=device)
-    if overlaps(made):
-        return value.to(device, copy=True)
-    return made.copy_(value)
+def _is_like(before: Any, wanted: tuple[object, ...]) -> bool:
+    if not isinstance(before, torch.Tensor) or overlaps(before):
+        return False
+    return (before.shape, before.dtype, before.stride(), before.device) == wanted

@@ -112,7 +112,7 @@ class SGP(Averaging):
         kept = self._kept(engine, iteration)
         owed: list[tuple[int, int]] = engine.state.setdefault("owed", [])
         owed += [push for push in self._pushes(engine, iteration) if push not in engine.state.get("beyond", ())]
-        await self._receive(engine, iteration - self.overlap, kept)
+        await self._receive(engine, iteration - self.overlap, kept, (engine.rank, iteration))
         return Ticket(engine.steps, iteration, True, "on time")
 
     async def meet(self, engine: Engine) -> None:
@@ -136,8 +136,11 @@ class SGP(Averaging):
         sources = push_sources(engine.rank, iteration, engine.world, self._peers(engine.world))
         return [(source, iteration) for source in sources]
 
-    async def _receive(self, engine: Engine, at_the_latest: int, kept: float) -> None:
-        """Adds up what is there; waits for what was pushed up to some iteration."""
+    async def _receive(
+        self, engine: Engine, at_the_latest: int, kept: float, mine: tuple[int, int] | None = None
+    ) -> None:
+        """Adds up what is there; waits for what was pushed up to some iteration. `mine`: the publication that has what
+        this rank keeps, where it has just been made: that is in host memory already."""
         owed = engine.state["owed"]
         for source, when in owed:
             if when <= at_the_latest:
@@ -147,8 +150,11 @@ class SGP(Averaging):
         there = [(source, when) for source, when in owed if published.is_settled(source, when)]
         engine.state["owed"] = [item for item in owed if item not in there]
         oldest = min((when for _, when in engine.state["owed"]), default=engine.steps)
-        own = Own(kept, engine.replica.published(), (engine.replica.push_weight(),))
-        shares = dict.fromkeys(there, self._share(engine.world))
+        shares, own = dict.fromkeys(there, self._share(engine.world)), None
+        if mine is not None and published.of(*mine) is not None:
+            shares[mine] = kept
+        else:
+            own = Own(kept, engine.replica.published(), (engine.replica.push_weight(),))
         engine.replica.become(await engine.weights.mix(shares, oldest - 1, own=own))
 
     def _kept(self, engine: Engine, iteration: int) -> float:

@@ -201,7 +201,9 @@ class ArenaMemory:
     def _row_at(self, row: int) -> list[torch.Tensor]:
         offset = self._layout.published(row)
         if offset not in self._views:
-            self._views[offset] = self._published.views(self.arena.region(offset, self._layout.published_bytes))
+            region = self.arena.region(offset, self._layout.published_bytes)
+            self._views[offset] = self._published.views(region)
+            self._staging.register(self._views[offset], region)
         return self._views[offset]
 
     def _vector_at(self, offset: int) -> list[torch.Tensor]:
