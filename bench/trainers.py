@@ -4,7 +4,8 @@
     python -m bench.trainers lightning       # one of them
 
 Computing is a sleep, longer on one rank at each step, in turn: equal in the end, so that only waiting makes a
-difference. Measured is the loop alone, from the fifth step to the end of the rank that ends last.
+difference. Measured is the loop alone, from the fifth step until the last rank has finished, and not what a framework
+does before and after it.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 RANKS, STEPS, WARM_UP = 4, 64, 4
 COMPUTE_S, DELAY_S = 0.2, 0.6
 STRATEGY = "eager-majority"
+AS_RANK = "--rank"  #: how a run starts its own ranks
 FRAMEWORKS = ("plain", "lightning", "fabric", "trainer", "accelerate")
 
 
@@ -46,6 +48,7 @@ class Model(torch.nn.Module):
         super().__init__()
         self.layer = torch.nn.Linear(8, 1)
         self.marks: list[float] = []
+        self.end = 0.0
 
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         step, rank = len(self.marks), int(os.environ["RANK"])
@@ -53,8 +56,11 @@ class Model(torch.nn.Module):
         time.sleep(COMPUTE_S + (DELAY_S if (step * 7 + step // RANKS) % RANKS == rank else 0.0))
         return {"loss": self.layer(x).square().mean()}
 
+    def ends(self) -> None:
+        self.end = time.monotonic()
+
     def took_s(self) -> tuple[float, float]:
-        return self.marks[WARM_UP], time.monotonic()
+        return self.marks[WARM_UP], self.end
 
 
 def loader() -> DataLoader:
@@ -79,6 +85,7 @@ def plain(is_ours: bool) -> Model:
         optimizer.step()
     if is_ours:
         optimizer.finish()
+    net.ends()
     return net
 
 
@@ -108,6 +115,7 @@ def lightning(is_ours: bool) -> Model:
     trainer = pl.Trainer(accelerator="cpu", devices=RANKS, max_epochs=1, strategy=strategy, **quiet)
     module = Module()
     trainer.fit(module, loader())
+    module.net.ends()
     return module.net
 
 
@@ -127,11 +135,12 @@ def fabric(is_ours: bool) -> Model:
         optimizer.step()
     if is_ours:
         optimizer.finish()
+    net.ends()
     return net
 
 
 def trainer(is_ours: bool) -> Model:
-    from transformers import Trainer, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainingArguments
 
     from outpace.huggingface import OutpaceTrainer
 
@@ -140,7 +149,12 @@ def trainer(is_ours: bool) -> Model:
         tempfile.mkdtemp(), use_cpu=True, per_device_train_batch_size=1, num_train_epochs=1, **said
     )
     net = Model()
-    data = {"train_dataset": Batches()}
+
+    class Ends(TrainerCallback):
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            net.ends()
+
+    data = {"train_dataset": Batches(), "callbacks": [Ends()]}
     made = OutpaceTrainer(net, arguments, strategy=STRATEGY, **data) if is_ours else Trainer(net, arguments, **data)
     made.train()
     made.accelerator.free_memory()
@@ -162,6 +176,7 @@ def accelerate(is_ours: bool) -> Model:
         optimizer.step()
     if is_ours:
         accelerator.finish()
+    net.ends()
     accelerator.free_memory()
     return net
 
@@ -185,6 +200,7 @@ def measured(framework: str) -> tuple[float, float]:
             str(RANKS),
             "-m",
             "bench.trainers",
+            AS_RANK,
         ]
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
@@ -209,7 +225,7 @@ def main(chosen: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3:
-        rank(*sys.argv[1:])
+    if AS_RANK in sys.argv:
+        rank(*sys.argv[2:])
     else:
         main(sys.argv[1:] or list(FRAMEWORKS))

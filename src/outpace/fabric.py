@@ -14,7 +14,7 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outpace.frameworks import missing, model_of, refuse_second_life, sort_options
+from outpace.frameworks import missing, model_of, refuse_options_of_ddp, refuse_second_life, sort_options
 from outpace.optimizer import DistributedOptimizer
 
 try:
@@ -27,18 +27,17 @@ except ModuleNotFoundError as error:
 class OutpaceStrategy(DDPStrategy):
     """A strategy for `lightning.fabric.Fabric`, also by the name "outpace" once this module is imported.
 
-        fabric = Fabric(strategy=OutpaceStrategy(strategy="eager-majority"), devices=4)
+        fabric = Fabric(strategy=OutpaceStrategy("eager-majority"), devices=4)
 
     Takes the options of `DistributedOptimizer`, and of Fabric's `DDPStrategy` those that are not DDP's own. What
     `fabric.setup` returns has the calls of `DistributedOptimizer`: `optimizer.synchronize()` before an evaluation,
     `optimizer.finish()` after the loop. A script that ends without the latter finishes then.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._ours, fabrics = sort_options(options)
+    def __init__(self, strategy: Any = None, **options: Any) -> None:
+        self._ours, fabrics = sort_options(options, strategy)
         super().__init__(**fabrics)
-        if self._ddp_kwargs:
-            raise TypeError(f"OutpaceStrategy has no option {next(iter(self._ddp_kwargs))!r}: no model is put into DDP")
+        refuse_options_of_ddp(self._ddp_kwargs)
         self._backward_sync_control = _NothingToBlock()
         self._modules: list[Module] = []
         self._optimizers: list[DistributedOptimizer] = []

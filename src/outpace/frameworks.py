@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from torch.nn import Module
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from outpace.errors import CannotRejoin
@@ -15,12 +16,25 @@ from outpace.job import supervised
 from outpace.optimizer import DistributedOptimizer
 
 _OURS = set(signature(DistributedOptimizer).parameters) - {"optimizer", "model"}
+_OF_DDP = set(signature(DistributedDataParallel).parameters)
 
 
-def sort_options(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Those of `DistributedOptimizer`, and those of the framework."""
+def sort_options(options: dict[str, Any], strategy: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Those of `DistributedOptimizer`, among them the strategy if one was given, and those of the framework."""
     ours = {name: value for name, value in options.items() if name in _OURS}
+    if strategy is not None:
+        ours["strategy"] = strategy
     return ours, {name: value for name, value in options.items() if name not in _OURS}
+
+
+def refuse_options_of_ddp(options: Iterable[str]) -> None:
+    """Lightning's strategies hand DDP whatever they do not know themselves."""
+    for name in options:
+        raise TypeError(
+            f"OutpaceStrategy has no option {name!r}: no model is put into DDP"
+            if name in _OF_DDP
+            else f"OutpaceStrategy has no option {name!r}; beside Lightning's own it has {', '.join(sorted(_OURS))}"
+        )
 
 
 def numbered(options: dict[str, Any], count: int) -> list[dict[str, Any]]:

@@ -13,16 +13,20 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
+from outpace.errors import OutpaceError
 from outpace.frameworks import missing, model_of, refuse_second_life, sort_options
 from outpace.optimizer import DistributedOptimizer
 
 try:
     from accelerate import Accelerator
+    from accelerate.utils import DistributedType
     from transformers import Trainer
 except ModuleNotFoundError as error:
     raise missing("huggingface", error) from None
 
 log = logging.getLogger("outpace")
+
+_SHARDING = (DistributedType.FSDP, DistributedType.DEEPSPEED, DistributedType.MEGATRON_LM)
 
 refuse_second_life("Hugging Face's Accelerate")  # here: its group is made before anything of ours is
 
@@ -30,20 +34,25 @@ refuse_second_life("Hugging Face's Accelerate")  # here: its group is made befor
 class OutpaceAccelerator(Accelerator):
     """An `accelerate.Accelerator` whose optimizers wait for nobody.
 
-        accelerator = OutpaceAccelerator(strategy="eager-majority")
+        accelerator = OutpaceAccelerator("eager-majority")
 
     Takes the options of `DistributedOptimizer` beside those of `Accelerator`. With `max_grad_norm=`, it is the averaged
     gradient that is clipped, as under DDP, and `accelerator.clip_grad_norm_` only measures. `wait_for_everyone()` and
     `save_state()` bring all ranks to one version; `end_training()` is the end on all of them: call it after the loop.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        ours, theirs = sort_options(options)
-        super().__init__(*arguments, **theirs)
+    def __init__(self, strategy: Any = None, **options: Any) -> None:
+        ours, theirs = sort_options(options, strategy)
+        super().__init__(**theirs)
         self.begin(ours)
 
     def begin(self, ours: dict[str, Any]) -> None:
         """With these options of `DistributedOptimizer`."""
+        if self.distributed_type in _SHARDING:
+            raise OutpaceError(
+                f"{self.distributed_type.value} spreads one model over several ranks, and outpace averages models that "
+                "each rank has whole: leave it out, here and in `accelerate config`"
+            )
         self._ours = ours
         self._known: list[Module] = []
         if self.dataloader_config.dispatch_batches:

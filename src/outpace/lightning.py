@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from outpace.frameworks import missing, numbered, refuse_second_life, sort_options
+from outpace.frameworks import missing, numbered, refuse_options_of_ddp, refuse_second_life, sort_options
 from outpace.optimizer import DistributedOptimizer
 
 try:
@@ -24,7 +24,7 @@ class OutpaceStrategy(DDPStrategy):
     """A strategy for `lightning.pytorch.Trainer`, also by name once this module is imported.
 
         trainer = Trainer(strategy="outpace", devices=4)
-        trainer = Trainer(strategy=OutpaceStrategy(strategy="eager-majority", log_dir="runs/x"), devices=4)
+        trainer = Trainer(strategy=OutpaceStrategy("eager-majority", log_dir="runs/x"), devices=4)
 
     Takes the options of `DistributedOptimizer`, and of Lightning's `DDPStrategy` those that are not DDP's own
     (`start_method`, `timeout`, `process_group_backend`, ...). A `gradient_clip_val` of the Trainer becomes
@@ -33,11 +33,10 @@ class OutpaceStrategy(DDPStrategy):
 
     optimizers: list[Any]
 
-    def __init__(self, **options: Any) -> None:
-        self._ours, lightnings = sort_options(options)
+    def __init__(self, strategy: Any = None, **options: Any) -> None:
+        self._ours, lightnings = sort_options(options, strategy)
         super().__init__(**lightnings)
-        if self._ddp_kwargs:
-            raise TypeError(f"OutpaceStrategy has no option {next(iter(self._ddp_kwargs))!r}: no model is put into DDP")
+        refuse_options_of_ddp(self._ddp_kwargs)
         self._clipped: float | None = None  # the Trainer's gradient_clip_val, while it is ours
 
     # -- beginning -----------------------------------------------------------------------------------------------------

@@ -104,7 +104,8 @@ class DistributedOptimizer(Optimizer):
         log_dir: LogDir | None = None,
     ) -> None:
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DistributedOptimizer):
-            raise OutpaceError(f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}")
+            what = f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}"
+            raise OutpaceError(f"{what}. The integrations of frameworks wrap it: give them the plain optimizer")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
         refuse_needed_closure(optimizer)

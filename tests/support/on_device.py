@@ -144,8 +144,8 @@ def met(sizes: tuple[int, ...]) -> list[dict[str, int]]:
         for parameter in replica.parameters:
             parameter.grad = torch.ones_like(parameter)
         replica.local_step(Work())
-        tensors_, plain = replica.capture()
-        kept = Contents(list(replica.staging.host(tensors_)), plain)
+        now = replica.capture()
+        kept = Contents(list(replica.staging.host(now.tensors)), now.plain)
         left = list(replica.staging.host(replica.to_exchange()))
         with _counting() as adopting:
             replica.adopt(kept, 1, is_beginning=True)

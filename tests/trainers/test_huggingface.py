@@ -6,8 +6,12 @@ import torch
 pytest.importorskip("transformers", reason="skipped: transformers is not installed")
 pytest.importorskip("accelerate", reason="skipped: accelerate is not installed")
 
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType
 from safetensors.torch import load_file
 
+from outpace.errors import OutpaceError
+from outpace.huggingface import OutpaceAccelerator
 from tests.trainers.launching import finished, launch, same_on_all_ranks, told
 from tests.trainers.programs import task
 from tests.trainers.programs.huggingface_program import KINDS, language_model
@@ -35,6 +39,16 @@ def test_accelerate_at_full_quorum_trains_like_ddp_and_loads_what_it_saved(tmp_p
     plain = task.network()
     plain.load_state_dict(load_file(tmp_path / "accelerate" / "model.safetensors"))
     assert task.weights(plain) == final
+
+
+def test_a_sharded_model_is_refused():
+    accelerator = OutpaceAccelerator("eager-majority", cpu=True)
+    try:
+        accelerator.state.distributed_type = DistributedType.FSDP  # which Accelerate itself needs a GPU for
+        with pytest.raises(OutpaceError, match="FSDP spreads one model over several ranks"):
+            accelerator.begin({})
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 @pytest.mark.long

@@ -77,8 +77,11 @@ def test_options_are_sorted_and_those_of_ddp_are_refused():
         {"strategy": "eager-solo"},
         {"start_method": "fork"},
     )
+    assert OutpaceStrategy("eager-solo")._ours == {"strategy": "eager-solo"}
     with pytest.raises(TypeError, match="no option 'find_unused_parameters': no model is put into DDP"):
         OutpaceStrategy(find_unused_parameters=True)
+    with pytest.raises(TypeError, match=r"no option 'quorum'; beside Lightning's own it has .*strategy"):
+        OutpaceStrategy(quorum=3)
 
 
 MISSING = """

@@ -54,10 +54,13 @@ def test_a_trainer_script_learns_and_saves_its_model(text, tmp_path):
 
 
 @pytest.mark.long
-def test_ray_trains_with_workers_of_its_own(tmp_path):
+def test_ray_trains_with_workers_of_its_own_and_resumes(tmp_path):
     pytest.importorskip("ray", reason="skipped: ray is not installed")
-    command = [sys.executable, "examples/ray_train.py", "--folder", str(tmp_path), "--steps", "40"]
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, timeout=170, cwd=ROOT, env={**os.environ, **quiet})
-    assert done.returncode == 0, done.stderr[-4000:]
-    assert "after 40 steps" in done.stdout
+    for steps, before in ((40, 0), (60, 40)):
+        command = [sys.executable, "examples/ray_train.py", "--folder", str(tmp_path), "--steps", str(steps)]
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=170, cwd=ROOT, env={**os.environ, **quiet}
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+        assert f"after {steps} steps, {before} of them before" in done.stdout
