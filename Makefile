@@ -1,7 +1,8 @@
 # make demo    two races of eight ranks on this machine, in under four minutes
 # make test    lint, types and all tests but those that are long by nature, in two parts: those that start processes
 #              of their own come second
-# make test-all what is long by nature, too: every test, mutants, a long fuzz and a soak; half an hour
+# make test-all what is long by nature, too: every test, also of trainers and between hosts, mutants, a long fuzz and a
+#              soak; an hour
 # make test-trainers   Lightning, Fabric, Hugging Face and Ray as they are: installs them; without them their tests are skipped
 # make lint    ruff, mypy, import-linter and a spell checker alone
 # make test-network    several hosts, as network namespaces of this machine; needs root and iproute2, and says why where it cannot
@@ -18,10 +19,13 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-# Bytecode is kept also where the environment says otherwise: tests start hundreds of processes. Two files at a time,
-# each with one thread; what a file's tests share is made once.
-PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
-PROCESSES := tests/cli tests/device tests/engine tests/faults tests/trainers tests/test_examples.py
+# Bytecode is kept also where the environment says otherwise: tests start hundreds of processes. Files run beside each
+# other, each with one thread; what a file's tests share is made once. Those that start processes wait much of their
+# time, so that there are two for each of two cores, and the longest come first.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile
+PURE := $(PYTEST) -n 2
+WITH_PROCESSES := $(PYTEST) -n 4 --no-loadscope-reorder
+PROCESSES := tests/device tests/engine tests/faults tests/cli tests/test_examples.py tests/trainers
 REST := --ignore=tests/network $(PROCESSES:%=--ignore=%)
 
 .PHONY: demo docs test test-all test-network test-trainers lint format fuzz soak mutants bench guard scaling learning results clean
@@ -32,18 +36,19 @@ demo: .venv/ready
 
 test: lint
 	@failed=0; \
-	$(PYTEST) -m "not long" $(REST) || failed=1; \
-	$(PYTEST) -m "not long" $(PROCESSES) || failed=1; \
+	$(PURE) -m "not long" $(REST) || failed=1; \
+	$(WITH_PROCESSES) -m "not long" $(PROCESSES) || failed=1; \
 	exit $$failed
 
 test-all: lint
 	@failed=0; \
-	$(PYTEST) $(REST) || failed=1; \
-	$(PYTEST) $(PROCESSES) || failed=1; \
+	$(PURE) $(REST) || failed=1; \
+	$(WITH_PROCESSES) $(PROCESSES) || failed=1; \
 	$(BIN)/python -m tests.faults.mutants || failed=1; \
 	$(BIN)/python -m tests.fuzz --runs 2000 || failed=1; \
 	$(BIN)/python -m tests.faults.soak --seconds 300 || failed=1; \
 	$(MAKE) test-trainers || failed=1; \
+	$(MAKE) test-network || failed=1; \
 	exit $$failed
 
 test-network: .venv/ready
@@ -51,7 +56,7 @@ test-network: .venv/ready
 
 test-trainers: .venv/ready
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[lightning,huggingface,ray]'
-	$(PYTEST) tests/trainers $(ARGS)
+	$(PYTEST) -n 2 tests/trainers $(ARGS)
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -12,7 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from outpace.cli import main
 from tests.support.processes import hear_ctrl_c
+from tests.support.warm import Warm
 
 SYSTEMS = ["ddp", "torch-post-local-sgd:warmup=2", "allreduce", "eager-majority", "wagma", "nonblocking"]
 SMALL = ["--ranks", "2", "--imbalance", "random:k=1,delay_ms=10", "--rounds", "6", "--compute-ms", "5"]
@@ -46,13 +48,12 @@ def wait_until_gone(group):
         time.sleep(0.02)
 
 
-def raced(code, *options):
-    """The document and the standard error of a race that ended with this code."""
-    race = start("--json", *options)
-    out, err = race.communicate(timeout=150)
-    assert race.returncode == code, err
+def raced(code, *options, said):
+    """The document of a race that ended with this code. What it writes goes to files in the directory `said`."""
+    race = Warm(["race", "--json", *map(str, options)], said)
+    assert race.wait(150) == code, (said / "stderr").read_text()
     wait_until_gone(race.pid)
-    return json.loads(out), err
+    return json.loads((said / "stdout").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,8 @@ def run_dir(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def small(run_dir):
-    return raced(0, *SMALL, "--strategies", ",".join(SYSTEMS), "--seed", 3, "--run-dir", run_dir)[0]
+    options = (*SMALL, "--strategies", ",".join(SYSTEMS), "--seed", 3, "--run-dir", run_dir)
+    return raced(0, *options, said=run_dir.parent)
 
 
 def test_json_is_one_document_with_every_system(small, run_dir):
@@ -102,19 +104,17 @@ def test_the_run_directory_has_a_report_and_a_recording_of_every_system(small, r
         assert len(list(directory.glob("rank-*.jsonl"))) == 2
 
 
-def test_a_report_can_be_made_again(small, run_dir):
+def test_a_report_can_be_made_again(small, run_dir, capsys):
     (run_dir / "report.html").unlink()
-    done = subprocess.run(
-        [sys.executable, "-m", "outpace", "report", run_dir], capture_output=True, text=True, timeout=60, check=True
-    )
-    assert done.stdout == f"{run_dir / 'report.html'}\n"
+    assert main(["report", str(run_dir)]) == 0
+    assert capsys.readouterr().out == f"{run_dir / 'report.html'}\n"
     assert (run_dir / "report.html").stat().st_size > 1_000_000
 
 
 def test_systems_can_have_the_same_time_instead_and_be_repeated(tmp_path):
     options = ["--workload", "digits", "--seconds", 0.7, "--compute-ms", 5, "--ranks", 2, "--repeat", 2]
     options += ["--imbalance", "slow:k=1,factor=3", "--strategies", "ddp,eager-solo", "--run-dir", tmp_path / "race"]
-    ddp, solo = raced(0, *options)[0]["systems"]
+    ddp, solo = raced(0, *options, said=tmp_path)["systems"]
     assert ddp["attempts"] == solo["attempts"] == 2
     race = json.loads((tmp_path / "race" / "race.json").read_text())
     in_step, on_their_own = ([rank["steps"] for rank in e["attempts"][1]["ranks"]] for e in race["entries"])
@@ -196,7 +196,7 @@ def test_a_script_runs_once_for_each_strategy_and_a_failure_is_a_row(tmp_path):
     script.write_text(SCRIPT.format(fails="majority"))
     options = ["--script", script, "--ranks", 2, "--run-dir", tmp_path / "race"]
     strategies = "allreduce,eager-majority,eager-solo:grace=0"
-    document, _ = raced(0, *options, "--strategies", strategies, "--", 7)
+    document = raced(0, *options, "--strategies", strategies, "--", 7, said=tmp_path)
     allreduce, majority, solo = document["systems"]
     assert document["metric"] == "training loss"
     assert document["command"].endswith(f"--strategies {strategies} -- 7")
@@ -212,6 +212,6 @@ def test_a_race_that_nobody_finished_says_so(tmp_path):
     script = tmp_path / "train.py"
     script.write_text("print('no optimizer here')")
     options = ["--script", script, "--ranks", 2, "--strategies", "eager-solo", "--run-dir", tmp_path / "race"]
-    document, _ = raced(1, *options)
+    document = raced(1, *options, said=tmp_path)
     assert "recorded no step" in document["systems"][0]["error"]
     assert "Nobody won" in document["verdict"]

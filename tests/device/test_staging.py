@@ -13,11 +13,11 @@ F32, HALF = (torch.float32,), (torch.float32, torch.bfloat16)
 
 @pytest.fixture(scope="module")
 def steps_alone():
-    cases = {(n, types): (n, types, "eager-majority") for n in (160, 1600) for types in (F32, HALF)}
+    cases = {(n, types): (n, types, "eager-majority") for n in (40, 400) for types in (F32, HALF)}
     return in_one_launch(on_device.counted, 1, cases)
 
 
-@pytest.mark.parametrize("tensors", [160, 1600])
+@pytest.mark.parametrize("tensors", [40, 400])
 @pytest.mark.parametrize("dtypes", [F32, HALF], ids=["float32", "float32 and bfloat16"])
 def test_a_step_is_one_copy_down_and_one_up_for_each_dtype_and_one_wait(tensors, dtypes, steps_alone):
     (found,) = steps_alone[tensors, dtypes]

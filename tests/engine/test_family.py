@@ -27,7 +27,11 @@ WITHOUT_WAITING = ("ad-psgd", "wagma:sync_every=5", "wagma:sync_every=5,sync=wai
 every_strategy = pytest.mark.parametrize("name", strategies.names())
 
 
-@pytest.fixture(scope="module", params=[(2, 12, False), (4, 24, False), (8, 20, True)], ids=["2", "4", "8"])
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param((2, 12, False), marks=pytest.mark.long), (4, 24, False), (8, 20, True)],
+    ids=["2", "4", "8"],
+)
 def in_rounds(request):
     """What the ranks saw of each strategy: one world trains with one after the other."""
     world, *options = request.param
@@ -73,7 +77,7 @@ def test_a_rank_alone_learns(name, plain):
     assert seen.after < 0.75 * seen.before
 
 
-@pytest.mark.parametrize("world", [3, 6])
+@pytest.mark.parametrize("world", [3, pytest.param(6, marks=pytest.mark.long)])
 def test_no_step_is_lost_or_doubled_when_ranks_meet_while_others_swap(world):
     # Swaps keep the mean of all weights, so that it counts the steps.
     for run in zip(*outpace.spawn(family.meet_and_count, world, (25, 12)), strict=True):

@@ -27,10 +27,10 @@ def assert_exactly_once(reports: list[ranks.Report], of_others: int = 0) -> None
 
 
 #: every point in rounds of half of the ranks; without a quorum, where they differ: in whoever reduces and applies
-STRATEGIES_AND_POINTS = [
+POINTS_AND_STRATEGIES = [
     pytest.param(
-        strategy,
         point,
+        strategy,
         marks=() if strategy == "eager-majority" or point in ("reducing", "applying") else pytest.mark.long,
     )
     for strategy in ("eager-solo", "eager-majority")
@@ -39,7 +39,7 @@ STRATEGIES_AND_POINTS = [
 ]
 
 
-@pytest.mark.parametrize(("strategy", "point"), STRATEGIES_AND_POINTS)
+@pytest.mark.parametrize(("point", "strategy"), POINTS_AND_STRATEGIES)
 def test_a_stopped_rank_holds_nobody_up_and_loses_nothing(strategy, point, tmp_path):
     reports = run(strategy, {VICTIM: f"stop:{point}:20"}, tmp_path)
     assert reports[0].rounds_meanwhile >= 40, "the others did not go on, or the rank was never stopped"
@@ -47,7 +47,7 @@ def test_a_stopped_rank_holds_nobody_up_and_loses_nothing(strategy, point, tmp_p
     assert_exactly_once(reports)
 
 
-@pytest.mark.parametrize(("strategy", "point"), STRATEGIES_AND_POINTS)
+@pytest.mark.parametrize(("point", "strategy"), POINTS_AND_STRATEGIES)
 def test_the_others_go_on_and_agree_after_a_rank_is_killed(strategy, point, tmp_path):
     reports = run(strategy, {VICTIM: f"kill:{point}:20"}, tmp_path)
     assert reports[VICTIM] is None, "the rank was never killed"

@@ -9,6 +9,7 @@ import pytest
 import outpace
 from tests.support import friends
 from tests.support.agreement import agree
+from tests.support.launches import in_one_launch
 from tests.support.processes import exists, until
 
 UNEVEN = ["eager-majority", "eager-solo"]
@@ -38,18 +39,23 @@ def test_a_step_that_a_scaler_skips_is_as_if_its_rank_had_sat_it_out():
     assert [report.stats.steps for report in scaled] == [20, 19]
 
 
-@pytest.mark.parametrize(
-    ("kind", "strategy"),
-    [
-        *(("autocast", strategy) for strategy in UNEVEN),
-        *(("bfloat16", strategy) for strategy in UNEVEN),
-        ("compiled", "eager-majority"),
-        ("recomputed", "eager-majority"),
-        ("recomputed-reentrant", "eager-solo"),
-    ],
-)
-def test_replicas_agree_and_learn_with(kind, strategy):
-    reports = outpace.spawn(friends.train_with, 3, (kind, strategy, 60))
+KINDS = [
+    *(("autocast", strategy) for strategy in UNEVEN),
+    *(("bfloat16", strategy) for strategy in UNEVEN),
+    ("compiled", "eager-majority"),
+    ("recomputed", "eager-majority"),
+    ("recomputed-reentrant", "eager-solo"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained_with():
+    return in_one_launch(friends.train_with, 3, {case: (*case, 60) for case in KINDS})
+
+
+@pytest.mark.parametrize(("kind", "strategy"), KINDS)
+def test_replicas_agree_and_learn_with(kind, strategy, trained_with):
+    reports = trained_with[kind, strategy]
     agree(reports)
     assert sum(r.carried for r in reports[0].stats.ranks) > 0, "nobody was ever late"
     for report in reports:

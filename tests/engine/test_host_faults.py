@@ -45,7 +45,7 @@ def counting(ranks: int):
 
 
 def marching(ranks: int):
-    return lambda strategy, path: (family.march, ranks, (strategy, path, -1, "", 0))
+    return lambda strategy, path: (family.march, ranks, (strategy, path, -1, "", 0, host_faults.TIMEOUT_S))
 
 
 def check_account(reports: list, all_steps: dict[int, int]) -> None:
@@ -110,7 +110,6 @@ PASSING = [
     stop_agent,
     stop_host,
     stop_first_host,
-    stop_rank,
 ]
 
 
@@ -122,6 +121,7 @@ def test_ranks_go_on_agree_and_lose_nothing_unrecorded(fault, tmp_path):
 
 def test_a_stopped_rank_is_no_fault_of_its_host(tmp_path):
     reports = run(counting(4), "eager-majority", 4, 2, stop_rank, tmp_path)
+    check_account(reports, steps_of(reports))
     assert {incarnation for _, incarnation, _ in contributions(reports)} == {1}, "a host was given up"
 
 
@@ -134,8 +134,9 @@ def test_a_rank_whose_own_record_is_cut_out_of_the_log_meanwhile_goes_on_at_once
     check_account(reports, steps_of(reports))
 
 
-@pytest.mark.parametrize("hosts", [2, 3])
-@pytest.mark.parametrize("killed", [0, -1])
+@pytest.mark.parametrize(
+    ("hosts", "killed"), [(2, 0), (3, -1), *(pytest.param(*each, marks=pytest.mark.long) for each in ((2, -1), (3, 0)))]
+)
 def test_a_killed_host_is_left_behind_and_nothing_committed_is_lost(hosts, killed, tmp_path):
     ranks = 2 * hosts
     gone = [2 * (killed % hosts), 2 * (killed % hosts) + 1]
@@ -164,7 +165,14 @@ def test_a_killed_rank_is_its_hosts_business(tmp_path):
 
 
 @pytest.mark.parametrize("fault", [kill_agent, stop_host])
-@pytest.mark.parametrize("strategy", ["wagma:sync_every=5", "ad-psgd", "sgp", "d-psgd", "local-sgd:every=4"])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        "wagma:sync_every=5",
+        "sgp",
+        *(pytest.param(s, marks=pytest.mark.long) for s in ("ad-psgd", "d-psgd", "local-sgd:every=4")),
+    ],
+)
 def test_weights_that_are_averaged_end_equal_after_a_fault(strategy, fault, tmp_path):
     seen = run(marching(4), strategy, 4, 2, fault, tmp_path)
     assert len({report.final for report in seen}) == 1

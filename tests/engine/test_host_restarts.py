@@ -81,9 +81,9 @@ def test_one_that_is_back_before_anybody_missed_it_is_taken_in_just_the_same(tmp
     assert "started again" in "".join(map(job.errors, range(RANKS))) or "silent" in job.errors(0) + job.errors(1)
 
 
-@pytest.mark.parametrize("strategy", ["wagma:sync_every=5", "sgp"])
+@pytest.mark.parametrize("strategy", ["wagma:sync_every=5", pytest.param("sgp", marks=pytest.mark.long)])
 def test_weights_that_are_averaged_end_equal(strategy, tmp_path, driver):
-    args = (strategy, str(tmp_path / "board"), -1, "", 0)
+    args = (strategy, str(tmp_path / "board"), -1, "", 0, host_faults.TIMEOUT_S)
     with hosts_by_hand.Ranks(tmp_path, RANKS, HOSTS, TOKEN, family.march, *args) as job:
         driver.until(lambda: min(driver.steps()) >= WARM_UP, "all have begun")
         restart(job, driver, [2, 3], meanwhile=[0, 1])
@@ -127,6 +127,7 @@ def test_a_rank_that_is_started_again_elsewhere_is_told_where_it_belongs(tmp_pat
         driver.until_more([0, 1], MORE)
 
 
+@pytest.mark.long
 def test_a_torchrun_of_each_host_starts_it_again_alone(tmp_path, driver):
     """With a static rendezvous torchrun ends and restarts its own host only; the others do not even pause."""
     program = Path(__file__).parents[1] / "network" / "programs" / "counting.py"

@@ -51,7 +51,7 @@ def test_two_hosts_of_four_ranks_are_one_of_eight_but_for_rounding():
         torch.testing.assert_close(here, there, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("hosts", [pytest.param(2, marks=pytest.mark.long), 3])
 def test_no_step_is_lost_or_doubled_when_ranks_of_several_hosts_swap(hosts):
     # Swaps keep the mean of all weights, so that it counts the steps.
     for run in zip(*outpace.spawn(family.meet_and_count, 2 * hosts, (2, 12), hosts=hosts), strict=True):
@@ -61,7 +61,7 @@ def test_no_step_is_lost_or_doubled_when_ranks_of_several_hosts_swap(hosts):
             assert final == pytest.approx(steps)
 
 
-@pytest.mark.parametrize("hosts", [2, 3])
+@pytest.mark.parametrize("hosts", [2, pytest.param(3, marks=pytest.mark.long)])
 def test_a_host_all_of_whose_ranks_lag_takes_up_the_snapshots_of_others(hosts):
     # Its only rank lags further than results are kept, so that nobody on its host writes a snapshot.
     reports = outpace.spawn(ranks.one_slow_rank, hosts, ("eager-solo", 150), hosts=hosts)

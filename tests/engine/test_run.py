@@ -10,7 +10,7 @@ from collections import Counter
 import pytest
 
 from tests.support.jobs import SCRIPT, running, training, warm_training
-from tests.support.processes import exists, until
+from tests.support.processes import exists, python_path, until
 
 
 def agree(job) -> None:
@@ -117,10 +117,10 @@ def test_a_rank_that_exits_with_a_code_in_the_middle_of_its_training_is_started_
 
 
 def test_a_rank_is_refused_while_another_process_of_the_same_rank_is_only_stopped(tmp_path):
-    with training(tmp_path, 2, "count") as job:
+    with warm_training(tmp_path, 2, "count") as job:
         job.await_all("trained")
         job.kill(1, number=signal.SIGSTOP)
-        environment = {**job.read(1, "started")["environment"], "OUTPACE_LIFE": "9"}
+        environment = {**job.read(1, "started")["environment"], "OUTPACE_LIFE": "9", "PYTHONPATH": python_path()}
         command = [sys.executable, str(SCRIPT), str(tmp_path), "count"]
         second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert second.returncode == 1
@@ -165,7 +165,7 @@ def test_workers_of_a_killed_rank_neither_hide_its_death_nor_outlive_it(tmp_path
 
 
 def test_a_rank_that_fails_again_and_again_ends_the_run_with_its_own_traceback_last(tmp_path):
-    with training(tmp_path, 2, "always_raises", "--max-restarts", "1") as job:
+    with warm_training(tmp_path, 2, "always_raises", "--max-restarts", "1") as job:
         assert job.end() == 1
         assert len(list(tmp_path.glob("1.*.started"))) == 2
         last = job.errors.rpartition("outpace run: ")[2]

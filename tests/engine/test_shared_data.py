@@ -28,7 +28,7 @@ def check_each_once(found: dict) -> None:
         assert len(drawn) == len(set(drawn)), name
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("ranks", [1, 3, 8, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 5))])
 def test_each_sample_is_trained_once_in_an_epoch(ranks):
     check_each_once(in_one_launch(drawing.draw_all, ranks, CASES | (PREFETCHED if ranks < 5 else {})))
 

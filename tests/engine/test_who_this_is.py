@@ -138,7 +138,7 @@ def reports(directory: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted(directory.glob("*.json"))]
 
 
-@pytest.mark.parametrize("scheme", ["tcp", "file"])
+@pytest.mark.parametrize("scheme", ["tcp", pytest.param("file", marks=pytest.mark.long)])
 def test_ranks_of_mp_spawn_and_init_process_group_train_one_model(tmp_path, scheme):
     init_method = f"tcp://127.0.0.1:{free_port()}" if scheme == "tcp" else f"file://{tmp_path}/meeting"
     done = run("spawned", tmp_path, init_method)

@@ -66,7 +66,7 @@ def test_a_rank_stopped_for_a_hundred_steps_of_the_others_is_back_in_step_and_no
 
 
 def test_nobody_is_taken_for_dead_on_a_machine_with_far_too_much_to_do(tmp_path):
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     busy = [context.Process(target=troubled.spin, args=(str(tmp_path),)) for _ in range(4)]
     for process in busy:
         process.start()

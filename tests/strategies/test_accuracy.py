@@ -41,8 +41,8 @@ def accuracy(name: str) -> float:
 
 
 #: The others are long together: `make test-all` has them.
-FEW = ("eager-majority", "local-sgd", "wagma", "allreduce:codec=ok-topk:density=0.1")
-MANY = [name for name in [*names(), "allreduce:codec=bf16"] if name not in FEW]
+FEW = ("eager-majority", "wagma")
+MANY = [name for name in [*names(), "allreduce:codec=bf16", "allreduce:codec=ok-topk:density=0.1"] if name not in FEW]
 
 
 @pytest.mark.parametrize("name", [*FEW, *(pytest.param(name, marks=pytest.mark.long) for name in MANY)])

@@ -30,12 +30,12 @@ def loss(strategy: str) -> float:
     return fmean(made(Job(CELL, strategy, seed))["metric"] or float("inf") for seed in range(SEEDS))
 
 
-@pytest.mark.parametrize("strategy", ["auto", "eager-majority", "eager-solo"])
+@pytest.mark.parametrize("strategy", ["auto", "eager-solo", pytest.param("eager-majority", marks=pytest.mark.long)])
 def test_with_momentum_late_gradients_learn_about_as_allreduce_does(strategy: str) -> None:
     assert loss(strategy) <= AT_MOST * loss("allreduce")
 
 
-@pytest.mark.parametrize("strategy", ["eager-majority", "eager-solo"])
+@pytest.mark.parametrize("strategy", ["eager-solo", pytest.param("eager-majority", marks=pytest.mark.long)])
 def test_with_full_weight_they_do_not(strategy: str) -> None:
     assert loss(f"{strategy}:repair=none") > AT_MOST * loss("allreduce"), "so that the test above can fail"
 

@@ -44,9 +44,11 @@ def model_of(rank: int) -> torch.nn.Module:
     )
 
 
-def wrapped(model: torch.nn.Module, strategy: str, momentum: float = 0.9) -> outpace.DistributedOptimizer:
+def wrapped(
+    model: torch.nn.Module, strategy: str, momentum: float = 0.9, timeout_s: float = TIMEOUT_S
+) -> outpace.DistributedOptimizer:
     inner = torch.optim.SGD(model.parameters(), lr=0.02, momentum=momentum)
-    return outpace.DistributedOptimizer(inner, strategy=strategy, model=model, timeout_s=TIMEOUT_S)
+    return outpace.DistributedOptimizer(inner, strategy=strategy, model=model, timeout_s=timeout_s)
 
 
 def batches(count: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
@@ -173,11 +175,11 @@ class Board:
         return self._numbers[0] == 1
 
 
-def march(strategy: str, path: str, victim: int, point: str, number: int) -> Seen:
+def march(strategy: str, path: str, victim: int, point: str, number: int, timeout_s: float = TIMEOUT_S) -> Seen:
     """Trains until the test says that it is enough. The victim gets a signal from itself on its way."""
     rank, board = my_rank(), Board(path)
     model = model_of(rank)
-    opt, jitter = wrapped(model, strategy), delays(0.002)
+    opt, jitter = wrapped(model, strategy, timeout_s=timeout_s), delays(0.002)
     data = itertools.cycle(batches(32, 1000 + rank))
     before = held_out(model)
     board.enter(rank)

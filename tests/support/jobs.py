@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -13,40 +12,10 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
-from outpace.cli import main
-from tests.faults.soak import forked
 from tests.support.processes import exists, finding_tests, hear_ctrl_c, until
+from tests.support.warm import Warm
 
 SCRIPT = Path(__file__).with_name("supervised_rank.py")
-
-
-class Warm:
-    """The launcher as a fork of the server that ranks are forked from, and its ranks as forks of it: none of them
-    imports torch. What a test needs of a `subprocess.Popen`."""
-
-    def __init__(self, arguments: Sequence[str], directory: Path) -> None:
-        self._process = multiprocessing.get_context("forkserver").Process(target=_launch, args=(arguments, directory))
-        self._process.start()
-        self.pid = self._process.pid
-        self.kill = self._process.kill
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self, seconds: float | None = None) -> int:
-        self._process.join(seconds)
-        assert self._process.exitcode is not None, "the launcher has not ended"
-        return self._process.exitcode
-
-
-def _launch(arguments: Sequence[str], directory: Path) -> None:
-    os.setsid()
-    hear_ctrl_c()
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server does not hear it
-    for name, number in (("stdout", 1), ("stderr", 2)):
-        os.dup2(os.open(directory / name, os.O_WRONLY | os.O_CREAT), number)
-    forked.fork_ranks()
-    sys.exit(main(["run", *arguments]))
 
 
 class Job:
@@ -58,7 +27,7 @@ class Job:
         self.directory, self.ranks = directory, ranks
         self.process: Any
         if is_warm:
-            self.process = Warm(["-n", str(ranks), *options, *program], directory)
+            self.process = Warm(["run", "-n", str(ranks), *options, *program], directory)
             return
         command = [sys.executable, "-m", "outpace", "run", "-n", str(ranks), *options, *program]
         with (directory / "stderr").open("wb") as errors, (directory / "stdout").open("wb") as output:

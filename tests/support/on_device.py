@@ -86,7 +86,7 @@ def batches(count: int, seed: int, device: str) -> list[tuple[torch.Tensor, torc
 @torch.no_grad()
 def held_out(model: torch.nn.Module, device: str) -> float:
     model.eval()
-    loss = sum(float(family.loss_of(model, batch)) for batch in batches(16, -1, device)) / 16
+    loss = sum(float(family.loss_of(model, batch)) for batch in batches(4, -1, device)) / 4
     model.train()
     return loss
 

@@ -59,7 +59,7 @@ void work(Queue* queue) {
     queue->to_do.wait(held, [&] { return !queue->tasks.empty() && (!is_lazy || queue->done < queue->wanted); });
     auto task = std::move(queue->tasks.front());
     queue->tasks.pop_front();
-    const int delay = slow_us ? int(chance() % (2 * slow_us)) : 0;
+    const int delay = slow_us && chance() % 4 == 0 ? int(chance() % (8 * slow_us)) : 0;
     held.unlock();
     if (delay) std::this_thread::sleep_for(std::chrono::microseconds(delay));
     std::string problem;
