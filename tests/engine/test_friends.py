@@ -53,6 +53,7 @@ def trained_with():
     return in_one_launch(friends.train_with, 3, {case: (*case, 60) for case in KINDS})
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "strategy"), KINDS)
 def test_replicas_agree_and_learn_with(kind, strategy, trained_with):
     reports = trained_with[kind, strategy]
