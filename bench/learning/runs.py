@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,8 @@ from bench.learning.cells import MICROBATCHES, NETWORK, Cell
 from bench.learning.sources import code_of, digest
 from bench.learning.tasks import IMBALANCES, SHARED_DATA, Task, imbalance_of, schedule
 from outpace.errors import InvalidRules
-from outpace.simulation import Scenario, simulate_training
+from outpace.protocol.events import Done, Event, Outcome
+from outpace.simulation import BASELINE, Scenario, simulate_timing, simulate_training
 from outpace.strategies import strategy
 
 KEPT = Path(__file__).parents[2] / "runs" / "learning"
@@ -61,18 +62,10 @@ class Job:
 
 def made(job: Job) -> Record:
     """Trains. Blocks for some seconds; a strategy that refuses the optimizer is a result, too."""
+    if job.strategy == BASELINE and job.cell.imbalance != "none":
+        return _on_its_clock(job)
     cell, began_s = job.cell, time.process_time()
-    task = Task(cell.workload, cell.optimizer, cell.learning_rate, job.seed, job.in_another_order)
-    scenario = Scenario(
-        ranks=cell.ranks,
-        steps=cell.steps,
-        compute_ms=cell.compute_ms,
-        imbalance=imbalance_of(cell.imbalance, task, cell.steps),
-        network=NETWORK,
-        data="shared" if SHARED_DATA else "split",
-        microbatches=MICROBATCHES,
-        seed=job.seed,
-    )
+    task, scenario = _task(job)
     try:
         found = simulate_training(
             job.strategy, scenario, task, schedule=schedule(cell.optimizer, cell.steps), evaluations=cell.points
@@ -88,6 +81,41 @@ def made(job: Job) -> Record:
         "rounds": found.rounds,
         "cpu_s": time.process_time() - began_s,
     }
+
+
+def _task(job: Job) -> tuple[Task, Scenario]:
+    cell = job.cell
+    task = Task(cell.workload, cell.optimizer, cell.learning_rate, job.seed, job.in_another_order)
+    return task, Scenario(
+        ranks=cell.ranks,
+        steps=cell.steps,
+        compute_ms=cell.compute_ms,
+        imbalance=imbalance_of(cell.imbalance, task, cell.steps),
+        network=NETWORK,
+        data="shared" if SHARED_DATA else "split",
+        microbatches=MICROBATCHES,
+        seed=job.seed,
+    )
+
+
+def _on_its_clock(job: Job) -> Record:
+    """Allreduce waits for everybody, so that it learns the same whoever is late: it is trained once without any
+    imbalance, and what an imbalance changes is when each of its rounds ends."""
+    alike = replace(job, cell=replace(job.cell, name="", imbalance="none"))
+    trained = _read(alike.key())
+    if trained is None:
+        trained = made(alike)
+        _keep(alike.key(), alike, trained)
+    ends_s = [0.0]
+
+    def note(event: Event, outcome: Outcome) -> None:
+        if isinstance(event, Done):
+            ends_s.append(event.time_ns / 1e9)
+
+    simulate_timing(BASELINE, _task(job)[1], watch=note)
+    of_round_s = job.cell.compute_ms / 1000
+    curve = [[share, ends_s[round(seconds / of_round_s)], metric] for share, seconds, metric in trained["curve"]]
+    return {**trained, "curve": curve, "seconds": ends_s[-1]}
 
 
 def all_made(jobs: Sequence[Job], workers: int, tell: Callable[[Job], None]) -> dict[Job, Record]:
@@ -114,7 +142,7 @@ def all_made(jobs: Sequence[Job], workers: int, tell: Callable[[Job], None]) -> 
 
 @cache
 def _how() -> str:
-    return inspect.getsource(made)
+    return "".join(map(inspect.getsource, (made, _task, _on_its_clock)))
 
 
 @contextmanager
