@@ -7,16 +7,17 @@ import platform
 import re
 import shutil
 import subprocess
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from outpace.job.machine import processor
 
 
 def machine() -> dict[str, Any]:
     """Processor, cores and versions."""
     return {
-        "cpu": _cpu(),
+        "cpu": processor(),
         "cores": os.cpu_count() or 1,
         "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30),
         "system": platform.system(),
@@ -34,9 +35,3 @@ def open_mpi_version() -> str | None:
     said = subprocess.run([mpirun, "--version"], capture_output=True, text=True).stdout
     found = re.search(r"\d+\.\d+\.\d+", said)
     return found.group() if found else "unknown"
-
-
-def _cpu() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()

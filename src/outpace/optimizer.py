@@ -115,7 +115,7 @@ class DistributedOptimizer(Optimizer):
         for hooks in (f"_optimizer_{kind}_hooks" for kind in _STATE_HOOKS):
             setattr(self, hooks, getattr(optimizer, hooks))  # state is the inner optimizer's business, so are its hooks
         strategy = os.environ.get(STRATEGY) or strategy
-        self._strategy = by_name(strategy)
+        self._strategy, self._called = by_name(strategy), str(strategy)
         self.simulated = simulated_rank()  #: whose optimizer this is, where time is simulated
         is_simulated = self.simulated is not None
         place = place_of(os.environ, None) if is_simulated else whereami()
@@ -362,7 +362,7 @@ class DistributedOptimizer(Optimizer):
         return copy.deepcopy(self.inner, memo)
 
     def __repr__(self) -> str:
-        return f"DistributedOptimizer({self._strategy}, rank {self._engine.rank} of {self._engine.world})\n{self.inner}"
+        return f"DistributedOptimizer({self._called}, rank {self._engine.rank} of {self._engine.world})\n{self.inner}"
 
     # -- details ---------------------------------------------------------------------------------------------------
 

@@ -120,3 +120,12 @@ def test_the_overview_says_of_each_command_what_the_command_says():
         return [(action.dest, action.help) for action in commands._choices_actions]
 
     assert overview(parser_of()) == overview(parser_of(*COMMANDS))
+
+
+def test_every_option_is_explained_in_a_sentence():
+    (commands,) = parser_of(*COMMANDS)._subparsers._group_actions
+    for name, parser in commands.choices.items():
+        for action in parser._actions:
+            if action.dest != "help":
+                assert action.help[0].isupper() or action.help.startswith("balanced"), (name, action.help)
+                assert action.help.endswith("."), (name, action.help)

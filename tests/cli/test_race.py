@@ -181,6 +181,7 @@ import outpace
 model = torch.nn.Linear(4, 1)
 with outpace.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), "eager-solo", model) as optimizer:
     if "{fails}" in repr(optimizer):
+        print("half a line", end="")
         raise ValueError("a bad day")
     for step in range(int(sys.argv[1])):
         optimizer.zero_grad()
@@ -204,6 +205,8 @@ def test_a_script_runs_once_for_each_strategy_and_a_failure_is_a_row(tmp_path):
     assert allreduce["samples_per_s"] * allreduce["seconds"] == pytest.approx(14)
     assert solo["final_loss"] < 1
     assert "ValueError: a bad day" in majority["error"]
+    assert "output-0000" in majority["error"]
+    assert "and ends with: half a line" in majority["error"]
     assert "Traceback" in next((tmp_path / "race").glob("02-*/failure.txt")).read_text()
     assert next((tmp_path / "race").glob("01-*/output-00001.txt")).read_text() == "done\n"
 

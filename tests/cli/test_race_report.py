@@ -17,11 +17,17 @@ RACE = Race(
 )
 
 
-def lines_of(renderable):
-    console = Console(width=80)
+def lines_of(renderable, width=80):
+    console = Console(width=width)
     with console.capture() as captured:
         console.print(renderable)
     return captured.get().splitlines()
+
+
+def test_sixty_columns_do_not_shrink_names():
+    lines = lines_of(table(RACE), width=60)
+    assert max(map(len, lines)) <= 60
+    assert any(line.startswith(" torch DDP ") for line in lines)
 
 
 def test_a_system_that_failed_does_not_spoil_the_table_of_the_others():

@@ -164,6 +164,21 @@ def test_the_table_fits_and_says_what_was_simulated(capsys, monkeypatch, columns
     assert lines[-1].split()[:3] == ["repeat", "outpace", "simulate"]
 
 
+def test_sixty_columns_do_not_shrink_names(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    lines = report(capsys, *SMALL, "--strategies", "eager-majority,nonblocking-matcha").splitlines()
+    assert max(map(len, lines[:-1])) <= 60
+    for name in ("allreduce", "eager-majority", "nonblocking-matcha"):
+        assert any(line.strip().startswith(f"{name} ") for line in lines), name
+
+
+def test_quiet_prints_the_result_alone(capsys):
+    assert main(["simulate", *SMALL, "--strategies", "eager-majority", "--quiet"]) == 0
+    shown = capsys.readouterr()
+    assert shown.err == ""
+    assert "eager-majority" in shown.out
+
+
 def test_every_column_is_explained(capsys):
     lines = report(capsys, *SMALL).splitlines()
     columns = next(line for line in lines if "strategy" in line).split()[1:]

@@ -13,9 +13,10 @@ import torch
 import outpace
 from outpace.cli import main, watch
 from outpace.cli.watch import line
+from outpace.interface import Ticket
 from outpace.observe.live import Follower
 from outpace.observe.recorder import Recorder
-from outpace.observe.schema import Header, loop_step
+from outpace.observe.schema import Header, loop_step, strategy_step
 from outpace.race.directory import save
 from outpace.race.result import Attempt, Entry, Race, Settings
 from outpace.workloads.base import ACCURACY
@@ -233,3 +234,12 @@ def test_a_line_says_what_a_log_needs(tmp_path):
     assert line(live) == (
         "4 steps, 12.4 steps/s a rank, loss 0.25, rank 1 is late: its gradients were ready 10 ms after the first rank's"
     )
+
+
+def test_a_job_that_was_interrupted_is_not_said_to_have_finished(capsys, tmp_path):
+    for rank in range(2):
+        recorder = Recorder(tmp_path, Header.here(rank, 2, "eager-solo", 4096))
+        ticket = Ticket(1, 0, True, "on time")
+        recorder.add((strategy_step, ticket, 100 * MS, 110 * MS, 120 * MS, 0.001, 0, 1.0))
+        recorder.close()
+    assert "all ranks were stopped before finish(), by Ctrl-C or an error: 2 steps" in shown(capsys, tmp_path)

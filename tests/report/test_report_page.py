@@ -75,7 +75,8 @@ def test_nothing_on_the_page_is_fetched(page):
 
 
 def test_plotly_is_there_once(page):
-    assert page.count("* plotly.js v") == 1
+    assert page.count("* plotly.js (basic - minified) v") == 1
+    assert len(page.encode()) < 1_500_000
 
 
 def test_what_names_say_is_shown_and_not_obeyed():

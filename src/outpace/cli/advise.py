@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from outpace.cli.comparison import column_notes, notes_grid, speedup, standing_json, standing_table, watcher
-from outpace.cli.parser import add_data, paragraph
+from outpace.cli.parser import add_data, add_quiet, paragraph
 from outpace.cli.trace import ms
 from outpace.observe.reader import read_trace
 from outpace.observe.schema import Trace
@@ -34,9 +34,10 @@ log_dir="runs/x").
 def add(commands: Any) -> None:
     about = "what a recorded run loses to waiting, and what would help"
     parser = commands.add_parser("advise", help=about, description=paragraph(DESCRIPTION))
-    parser.add_argument("path", metavar="TRACE", help="directory of the recording, or one rank's file")
+    parser.add_argument("path", metavar="TRACE", help="The directory of the recording, or one rank's file.")
     add_data(parser, None)
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of words")
+    parser.add_argument("--json", action="store_true", help="Prints one JSON document instead of words.")
+    add_quiet(parser)
     parser.set_defaults(run=run)
 
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     scenario = replayed(trace, own)
     runs = [(name, data) for data in dict.fromkeys((own, SHARED)) for name in COMPARED]
     titles = [name if data == own else f"{name}, data {data}" for name, data in runs]
-    with watcher(titles, scenario.ranks * scenario.steps) as watch:
+    with watcher(titles, scenario.ranks * scenario.steps, arguments.quiet) as watch:
 
         def shown(name: str, replay: Scenario) -> Timing:
             if (name, replay.data) not in runs:  # batches of equal cost, where lengths explain who is slow

@@ -61,8 +61,8 @@ def add(commands: Any) -> None:
     for command, (one, _) in CATALOGUE.items():
         about = f"every {one}, or one with its options and their defaults"
         parser = commands.add_parser(command, help=about, description=f"Shows {about}.")
-        parser.add_argument("name", nargs="?", metavar="NAME", help=f"one {one}; without it, all are listed")
-        parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+        parser.add_argument("name", nargs="?", metavar="NAME", help=f"Shows this {one}; without it, all are listed.")
+        parser.add_argument("--json", action="store_true", help="Prints one JSON document instead of text.")
         parser.set_defaults(run=partial(run, command))
 
 

@@ -15,7 +15,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 ShowStep = Callable[[int, str], None]
 
 WIDE = 100  #: columns of a terminal that has room to spare
+NAME_WIDTH = 18  #: of a strategy: no table is so narrow that it cuts this
 LINE_EVERY_S = 10.0  #: how often a log gets a line about a run
 S = TypeVar("S", bound="DataclassInstance")
 
@@ -40,9 +41,9 @@ class Watcher(Protocol):
 
 
 @contextmanager
-def watcher(titles: Sequence[str], steps: int) -> Iterator[Watcher]:
-    console = Console(stderr=True)
-    if not console.is_terminal:
+def watcher(titles: Sequence[str], steps: int, quiet: bool = False) -> Iterator[Watcher]:
+    console = Console(stderr=True, quiet=quiet)
+    if quiet or not console.is_terminal:
         yield Lines(titles, steps, console)
         return
     with Progress(
@@ -117,6 +118,20 @@ def replay(command: str, settings: S, usual: S, **others: str) -> str:
 def _typed(value: object) -> str:
     """As one would type it, without rounding."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+class Fitting(Table):
+    """On a narrow terminal, columns at the right are left out rather than names cut."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        name = self.columns[0]
+        folds = max(0, self._measure_column(console, options, name).maximum - (name.min_width or 0) - 2)
+        while len(self.columns) > 2 and self._widest(console, options) - folds > options.max_width:
+            self.columns.pop()
+        yield from super().__rich_console__(console, options)
+
+    def _widest(self, console: Console, options: ConsoleOptions) -> int:
+        return self.__rich_measure__(console, options.update_width(10 * options.max_width)).maximum
 
 
 def notes_grid(notes: Mapping[str, str]) -> Table:
@@ -199,15 +214,17 @@ def standing_table(
     `name` is what people read for a strategy.
     """
     padding = (0, 1, 0, 0) if width >= WIDE else 0
-    table = Table(title=title, title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
-    table.add_column("strategy", overflow="fold")
+    table = Fitting(title=title, title_style="bold", box=box.SIMPLE_HEAD, pad_edge=False, padding=padding)
+    names = [_folded(name(run.strategy), width) for run in standing.runs]
+    longest = max(len(line) for each in names for line in each.splitlines())
+    table.add_column("strategy", overflow="fold", min_width=min(longest, NAME_WIDTH))
     columns = ["steps/s", "speed-up", "ideal", "waited", "late", "stale", "dropped", "share"]
     for column in (*columns, *more):
         table.add_column(column, justify="right", no_wrap=True)
     best = max(standing.speedup(run) for run in standing.runs)
-    for run, *last in zip(standing.runs, *more.values(), strict=True):
+    for run, shown, *last in zip(standing.runs, names, *more.values(), strict=True):
         style = "bold green" if standing.speedup(run) == best and best > 1 else None
-        table.add_row(_folded(name(run.strategy), width), *_cells(standing, run), *last, style=style)
+        table.add_row(shown, *_cells(standing, run), *last, style=style)
     return table
 
 

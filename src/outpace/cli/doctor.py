@@ -57,10 +57,20 @@ def add(commands: Any) -> None:
     about = "what this machine offers to training, and what to change"
     parser = commands.add_parser("doctor", help=about, description=paragraph(DESCRIPTION))
     option = parser.add_argument
-    option("--parameters", type=number_of_parameters, metavar="N", help="of your model: 350M, 1.5B")
-    option("--ranks", type=at_least_one, metavar="N", help="on this machine (one a processor)")
-    option("--strategy", default="eager-majority", metavar="NAME", help="(%(default)s)")
-    option("--json", action="store_true", help="print one JSON document instead of a table")
+    option("--parameters", type=number_of_parameters, metavar="N", help="Your model has so many, such as 350M or 1.5B.")
+    option(
+        "--ranks",
+        type=at_least_one,
+        metavar="N",
+        help="So many ranks are to run on this machine (default: one a processor).",
+    )
+    option(
+        "--strategy",
+        default="eager-majority",
+        metavar="NAME",
+        help="Checks what this strategy needs (default: %(default)s).",
+    )
+    option("--json", action="store_true", help="Prints one JSON document instead of a table.")
     parser.set_defaults(run=run)
 
 

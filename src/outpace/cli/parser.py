@@ -78,27 +78,35 @@ def add_settings(parser: argparse.ArgumentParser, usual: Any, systems: Sequence[
     """
     option, size = parser.add_argument, parser.add_mutually_exclusive_group()
     default = str(usual.ranks)  # as text: else argparse took the same number, typed, for the default
-    about = f"{helps['ranks']} (%(default)s)"
+    about = f"{helps['ranks']} (default: %(default)s)."
     size.add_argument("--ranks", type=at_least_one, default=default, metavar="N", help=about)
-    about = f"{helps['compute']} (%(default)g)"
+    about = f"{helps['compute']} (default: %(default)g)."
     option("--compute-ms", type=milliseconds, default=usual.compute_ms, metavar="MS", help=about)
-    about = "who is slower and by how much, or none (%(default)s)"
+    about = "Slows ranks down as this model says (default: %(default)s)."
     option("--imbalance", default=usual.imbalance, metavar="MODEL", help=about)
-    about = f"{helps['strategies']} ({','.join(systems)})"
+    about = f"{helps['strategies']} (default: {','.join(systems)})."
     option("--strategies", "--strategy", type=name_list, action="extend", metavar="NAMES", help=about)
-    about = "of a step, for strategies that may end one early (%(default)d)"
+    about = "Divides a step into N parts, for strategies that may end one early (default: %(default)d)."
     option("--microbatches", type=at_least_one, default=usual.microbatches, metavar="N", help=about)
-    option("--seed", type=int, default=usual.seed, metavar="N", help=f"{helps['seed']} (%(default)s)")
-    option("--json", action="store_true", help="print one JSON document instead of a table")
+    about = f"Draws {helps['seed']} from this seed (default: %(default)s)."
+    option("--seed", type=int, default=usual.seed, metavar="N", help=about)
+    option("--json", action="store_true", help="Prints one JSON document instead of a table.")
+    add_quiet(parser)
     return size
 
 
+def add_quiet(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-q", "--quiet", action="store_true", help="Prints the result only, and no progress.")
+
+
 def add_data(parser: argparse.ArgumentParser, usual: str | None = SPLIT) -> None:
-    split = f"{SPLIT}: every rank makes as many steps, as with DistributedSampler, and the slowest ends the run"
-    shared = f"{SHARED}: one pool, of which whoever is free takes the next"
-    balanced = f"{BALANCED}: split in batches of equal cost; {BOTH}: one pool of such batches"
+    split = f"With {SPLIT}, every rank makes as many steps, as with DistributedSampler, and the slowest ends the run"
+    shared = f"With {SHARED}, whoever is free takes the next step from one pool"
+    balanced = f"{BALANCED} is {SPLIT} in batches of equal cost, and {BOTH} is one pool of such batches"
     unless = usual or "what the recording shows"
-    parser.add_argument("--data", choices=DATA, default=usual, help=f"{split}; {shared}; {balanced} ({unless})")
+    parser.add_argument(
+        "--data", choices=DATA, default=usual, help=f"{split}. {shared}. {balanced} (default: {unless})."
+    )
 
 
 def paragraph(text: str, first: str = "", others: str = "") -> str:

@@ -20,7 +20,7 @@ from rich.live import Live as Screen
 from rich.table import Table
 from rich.text import Text
 
-from outpace.cli.comparison import notes_grid, replay
+from outpace.cli.comparison import NAME_WIDTH, Fitting, notes_grid, replay
 from outpace.cli.parser import add_comparison, add_settings, at_least_one, quantity
 from outpace.cli.watch import line, view
 from outpace.errors import InvalidRules
@@ -65,35 +65,39 @@ def add(commands: Any) -> None:
 
 def add_report(commands: Any) -> None:
     parser = commands.add_parser("report", help="make the report of a race again", description=REPORT)
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="directory of the race, as `outpace race` printed it")
+    parser.add_argument("run_dir", metavar="RUN_DIR", help="The directory of the race, as `outpace race` printed it.")
     parser.set_defaults(run=write_report)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
-    option("--workload", default=USUAL.workload, metavar="NAME", help="what to train (%(default)s)")
-    option("--script", metavar="FILE", help="a training script of your own instead")
-    option("arguments", nargs="*", metavar="ARGUMENT", help="of the script, after --")
+    option("--workload", default=USUAL.workload, metavar="NAME", help="Trains this workload (default: %(default)s).")
+    option("--script", metavar="FILE", help="Trains with a script of your own instead.")
+    option("arguments", nargs="*", metavar="ARGUMENT", help="An argument for the script, after --.")
     add_settings(
         parser,
         USUAL,
         SYSTEMS,
-        ranks="processes",
-        compute="emulated computing of a mean step, in milliseconds; 0 computes for real",
-        strategies="what to compare, separated by commas",
-        seed="of data, model and imbalance",
+        ranks="Starts N processes",
+        compute="Emulates a mean step of MS milliseconds; 0 computes for real",
+        strategies="Compares these systems, separated by commas",
+        seed="data, model and imbalance",
     )
-    option("--epochs", type=quantity("epochs"), metavar="N", help="how long to train (what suits the workload)")
-    option("--rounds", type=at_least_one, metavar="N", help="instead of --epochs: mini-batches of each rank")
-    option("--seconds", type=quantity("seconds"), metavar="S", help="instead of --epochs: time for each system")
-    about = "split: as many mini-batches for every rank; shared: whoever is free takes the next (%(default)s)"
+    option(
+        "--epochs", type=quantity("epochs"), metavar="N", help="Trains for N epochs (default: as suits the workload)."
+    )
+    option("--rounds", type=at_least_one, metavar="N", help="Trains for N mini-batches of each rank instead.")
+    option("--seconds", type=quantity("seconds"), metavar="S", help="Trains each system for S seconds instead.")
+    about = "Gives every rank as many mini-batches (split), or whoever is free the next (shared; default: %(default)s)."
     option("--data", choices=("split", "shared"), default=USUAL.data, help=about)
-    option("--target", type=float, metavar="M", help="the metric to reach (98%% of what DDP learns)")
-    about = "runs of each system, with other seeds (%(default)d)"
+    option(
+        "--target", type=float, metavar="M", help="Measures the time to this metric (default: 98%% of what DDP learns)."
+    )
+    about = "Runs each system N times, with other seeds (default: %(default)d)."
     option("--repeat", type=at_least_one, default=1, metavar="N", help=about)
-    about = "find each system's own learning rate first, in simulated time, on another seed"
+    about = "Finds each system's own learning rate first, in simulated time, on another seed."
     option("--tune", action="store_true", help=about)
-    option("--run-dir", metavar="DIR", help="where to keep everything (runs/race-DATE-TIME)")
+    option("--run-dir", metavar="DIR", help="Keeps everything in this directory (default: runs/race-DATE-TIME).")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -102,8 +106,9 @@ def run(arguments: argparse.Namespace) -> int:
     systems = list(dict.fromkeys(arguments.strategies or (SYSTEMS if settings.script is None else SCRIPT_SYSTEMS)))
     check(settings, systems)
     run_dir = directory.make(arguments.run_dir)
-    say = Console(stderr=True, highlight=False, markup=False, emoji=False).print
-    race = run_race(settings, systems, _command(settings, systems), run_dir, watcher(settings), say)
+    say = Console(stderr=True, highlight=False, markup=False, emoji=False, quiet=arguments.quiet)
+    watch = watcher(settings, say)
+    race = run_race(settings, systems, _command(settings, systems), run_dir, watch, say.print)
     report = write(run_dir)
     if arguments.json:
         print(json.dumps(plain(to_json(race, run_dir, report)), indent=2))
@@ -134,9 +139,8 @@ def _command(settings: Settings, systems: list[str]) -> str:
     return replay("race", settings, USUAL, **others)
 
 
-def watcher(settings: Settings) -> Watch:
-    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    return (_Screens if console.is_terminal else _Lines)(settings, console).follow
+def watcher(settings: Settings, console: Console) -> Watch:
+    return (_Screens if console.is_terminal and not console.quiet else _Lines)(settings, console).follow
 
 
 class _Shown:
@@ -267,8 +271,9 @@ def table(race: Race) -> Table:
     s = race.settings
     computing = f", {s.compute_ms:g} ms of computing emulated" if s.is_emulated else ""
     title = f"{s.trains}, {s.ranks} ranks, imbalance {s.imbalance}{computing}"
-    grid = Table(title=title, title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    grid.add_column("system", overflow="fold")
+    grid = Fitting(title=title, title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    widest = max(len(entry.title.partition(":")[0]) for entry in race.entries)
+    grid.add_column("system", overflow="fold", min_width=min(NAME_WIDTH, widest))
     rate = ("lr",) if s.tune else ()
     for name in (race.metric.name, "to target", *rate, "time", "speed-up", "waited", "late", "share"):
         grid.add_column(name, justify="right", no_wrap=True)

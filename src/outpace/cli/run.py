@@ -49,19 +49,21 @@ def add(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     option = parser.add_argument
-    about = "processes to start"
+    about = "Starts N processes."
     option("-n", "--ranks", "--nproc-per-node", type=at_least_one, required=True, metavar="N", help=about)
-    about = f"of one rank within {WINDOW_S / 60:.0f} minutes; 0: the first death ends the run (%(default)d)"
+    about = f"Restarts a rank up to K times within {WINDOW_S / 60:.0f} minutes; 0 ends the run (default: %(default)d)."
     option("--max-restarts", type=whole_number, default=USUAL.max_restarts, metavar="K", help=about)
-    about = "with fewer ranks alive or finished, the run ends with BelowQuorum (the script's argument, else 1)"
+    about = (
+        "Ends the run with BelowQuorum when fewer ranks live or have finished (default: what the script says, else 1)."
+    )
     option("--min-ranks", type=at_least_one, metavar="M", help=about)
-    about = "how long ranks may take to end when asked, before they are killed (%(default)g)"
+    about = "Kills ranks that have not ended S seconds after they were asked to (default: %(default)g)."
     option("--stop-within", type=seconds, default=USUAL.stop_within_s, metavar="S", help=about)
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("-m", "--module", action="store_true", help="the script is the name of a module")
-    kind.add_argument("--no-python", action="store_true", help="the script is a program of its own, not Python")
-    option("script", metavar="script.py", help="what each rank runs")
-    option("arguments", nargs=argparse.REMAINDER, metavar="...", help="of the script")
+    kind.add_argument("-m", "--module", action="store_true", help="Takes the script for the name of a module.")
+    kind.add_argument("--no-python", action="store_true", help="Takes the script for a program of its own, not Python.")
+    option("script", metavar="script.py", help="The script that each rank runs.")
+    option("arguments", nargs=argparse.REMAINDER, metavar="...", help="Arguments for the script.")
     parser.set_defaults(run=run)
 
 

@@ -71,30 +71,34 @@ def add(commands: Any) -> None:
         parser,
         USUAL,
         SYSTEMS,
-        ranks="simulated ranks",
-        compute="computing of a step, undisturbed",
-        strategies=f"what to compare, separated by commas; {BASELINE} always runs, as the baseline",
-        seed="of imbalance and workload",
+        ranks="Simulates N ranks",
+        compute="Lets an undisturbed step compute for MS milliseconds",
+        strategies=f"Compares these, separated by commas; {BASELINE} always runs, as the baseline",
+        seed="imbalance and workload",
     )
-    hosts = "instead of --ranks: simulated hosts, each with the network's ranks_per_host"
-    about = f"{hosts}; the network is {ON_HOSTS} unless you name another"
+    hosts = "Simulates N hosts instead, each with the network's ranks_per_host"
+    about = f"{hosts}; the network is {ON_HOSTS} unless you name another."
     size.add_argument("--hosts", type=at_least_one, metavar="N", help=about)
     option = parser.add_argument
-    about = "steps of each rank; on average with --data shared (%(default)s)"
+    about = "Lets each rank make N steps, on average with --data shared (default: %(default)s)."
     option("--steps", type=at_least_one, default=USUAL.steps, metavar="N", help=about)
     add_data(parser)
-    option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help="gradients (%(default)g)")
-    option("--network", metavar="NAME", help=f"what links the ranks ({USUAL.network}; {ON_HOSTS} with --hosts)")
-    option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help="optimizer step (%(default)g)")
+    about = "Sends gradients of so many megabytes (default: %(default)g)."
+    option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help=about)
+    option("--network", metavar="NAME", help=f"Links the ranks (default: {USUAL.network}, or {ON_HOSTS} with --hosts).")
+    about = "Lets the optimizer itself take MS milliseconds (default: %(default)g)."
+    option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help=about)
     known = ", ".join(workload_names())
-    option("--workload", metavar="NAME", help=f"also train this in simulated time, and show its loss: {known}")
+    option(
+        "--workload", metavar="NAME", help=f"Also trains one of these in simulated time, and shows its loss: {known}."
+    )
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     comparison = _checked(arguments)
     titles = [comparison.title(name) for name in comparison.systems]
-    with watcher(titles, comparison.scenario.ranks * comparison.scenario.steps) as watch:
+    with watcher(titles, comparison.scenario.ranks * comparison.scenario.steps, arguments.quiet) as watch:
         comparison.run(watch)
     if arguments.json:
         print(json.dumps(to_json(comparison), indent=2))

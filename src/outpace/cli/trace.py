@@ -27,9 +27,9 @@ DistributedOptimizer(..., log_dir="runs/x"), or by outpace.record(optimizer, "ru
 def add(commands: Any) -> None:
     parser = commands.add_parser("trace", help="what a recorded run spent its time on", description=DESCRIPTION)
     option = parser.add_argument
-    option("path", metavar="RUN_DIR", help="directory of the recording, or one rank's file")
-    option("-o", "--perfetto", metavar="FILE", help="also write a timeline for https://ui.perfetto.dev")
-    option("--json", action="store_true", help="print one JSON document instead of a table")
+    option("path", metavar="RUN_DIR", help="The directory of the recording, or one rank's file.")
+    option("-o", "--perfetto", metavar="FILE", help="Also writes a timeline for https://ui.perfetto.dev to this file.")
+    option("--json", action="store_true", help="Prints one JSON document instead of a table.")
     parser.set_defaults(run=run)
 
 

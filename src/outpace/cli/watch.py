@@ -39,10 +39,11 @@ seconds = quantity("seconds")
 def add(commands: Any) -> None:
     parser = commands.add_parser("watch", help="a running job: who is late, and who waits", description=DESCRIPTION)
     option = parser.add_argument
-    option("path", metavar="RUN_DIR", help="directory that the job records to, or that of a race")
-    option("--every", type=seconds, default=10.0, metavar="S", help="where there is no terminal, a line so often (10)")
-    option("--once", action="store_true", help="print one view and exit")
-    option("--json", action="store_true", help="print one JSON document and exit")
+    option("path", metavar="RUN_DIR", help="The directory that the job records to, or that of a race.")
+    about = "Prints a line every S seconds where there is no terminal (default: 10)."
+    option("--every", type=seconds, default=10.0, metavar="S", help=about)
+    option("--once", action="store_true", help="Prints one view and exits.")
+    option("--json", action="store_true", help="Prints one JSON document and exits.")
     parser.set_defaults(run=run)
 
 
@@ -125,8 +126,12 @@ def waiting(directory: str) -> str:
 
 def ended(live: Live) -> str:
     steps = sum(rank.steps for rank in live.ranks)
-    words = f"all {len(live.ranks)} ranks have finished: {steps:,} steps in {live.seconds:.1f} s"
-    cut = [str(rank.rank) for rank in live.ranks if rank.state == "cut"]
+    stopped, cut = ([str(rank.rank) for rank in live.ranks if rank.state == state] for state in ("stopped", "cut"))
+    if stopped:
+        who = "all ranks were" if len(stopped) == len(live.ranks) else f"rank {', '.join(stopped)} was"
+        words = f"{who} stopped before finish(), by Ctrl-C or an error: {steps:,} steps in {live.seconds:.1f} s"
+    else:
+        words = f"all {len(live.ranks)} ranks have finished: {steps:,} steps in {live.seconds:.1f} s"
     if cut:
         words += f"; the recording of rank {', '.join(cut)} ended before its training did"
     return words if live.loss is None else f"{words}, loss {live.loss:.4g}"

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import platform
 import socket
 from collections.abc import Iterator
 from contextlib import suppress
@@ -26,6 +27,15 @@ def machine() -> str:
     with suppress(OSError):
         kernel = [Path("/proc/sys/kernel/random/boot_id").read_text(), os.readlink("/proc/self/ns/pid")]
     return f"{socket.gethostname()}-{hashlib.sha256(''.join(kernel).encode()).hexdigest()[:8]}"
+
+
+def processor() -> str:
+    """Its name, as its maker gives it; else its kind."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.machine()
 
 
 def cores() -> int:

@@ -30,7 +30,7 @@ NOTABLE_SHARE = 0.1  #: of a step: gradients that are ready so much later than t
 NOTABLE_MS = 1.0
 WORTH_SAYING_S = 1.0  #: in all, in one place's collectives that are not outpace's
 
-ENDED = ("finished", "cut")
+ENDED = ("finished", "stopped", "cut")
 
 _AT = attrgetter("at_ns")
 
@@ -44,7 +44,8 @@ class RankLive:
 
     rank: int
     host: str
-    state: str  #: "starting", "running", "synchronize", "finish" (waits there), "finished", "cut" (records no more)
+    state: str  #: "starting", "running", "synchronize", "finish" (waits there), "finished", "stopped" (ended
+    #: without finish()), "cut" (records no more)
     steps: int  #: so far: the number of its last one
     begin_ns: int | None  #: of the last step, as `ready_ns` and `end_ns`
     ready_ns: int | None
@@ -143,7 +144,8 @@ class RankState:
             self.state, self.since_ns = record.name, None
             self._saw(record.begin_ns, record.begin_ns)
         elif isinstance(record, Finished):
-            self.state, self.since_ns = "finished", None
+            is_ours = bool(self.steps) and self.steps[-1].version is not None  # other loops have no finish() to call
+            self.state, self.since_ns = "stopped" if is_ours and record.begin_ns is None else "finished", None
             self._saw(record.at_ns, record.at_ns)
         elif isinstance(record, Elsewhere):
             self.elsewhere[record.site] = record

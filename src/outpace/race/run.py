@@ -22,7 +22,7 @@ import torch
 from outpace.errors import InvalidRules, OutpaceError, RankFailed, TraceInvalid
 from outpace.imbalance import imbalance
 from outpace.job.environment import LOG_DIR, STRATEGY, whereami
-from outpace.job.machine import check_memory
+from outpace.job.machine import check_memory, processor
 from outpace.launching.spawn import spawn
 from outpace.observe.reader import read_trace
 from outpace.race.directory import save
@@ -37,6 +37,7 @@ from outpace.workloads.base import Metric
 SYSTEMS = ("ddp", "allreduce", "auto", "eager-majority", "wagma", "nonblocking")
 SCRIPT_SYSTEMS = ("allreduce", "auto", "eager-majority")
 FAILURE = "failure.txt"  #: in the directory of an attempt that failed
+OUTPUT, LAST_LINES = "output-{:05d}.txt", 5  #: what a rank of a script printed, and how much of it an error shows
 METRIC = Metric("training loss", higher_is_better=False)  #: all that is known of a script, if it gives step(loss=...)
 
 
@@ -101,7 +102,7 @@ def _start(settings: Settings, systems: Sequence[str], command: str) -> Race:
     entries = tuple(Entry(name, system(name).title) for name in systems)
     versions = f"Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}"
     load = f"load {os.getloadavg()[0]:.1f} when it began"
-    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.machine()}, {versions}, {load}"
+    machine = f"{processor()}, {os.cpu_count()} cores, {platform.system()}, {versions}, {load}"
     began = datetime.now().astimezone().isoformat(timespec="seconds")
     return Race(settings, command, metric, entries, began, machine, __version__)
 
@@ -176,9 +177,14 @@ def run_script(entry: Entry, settings: Settings, attempt: Attempt, log_dir: Path
     """Runs it to its end on all ranks. Blocks; raises `RankFailed` if a rank failed."""
     log_dir.mkdir(parents=True, exist_ok=True)
     environment = {STRATEGY: entry.system, LOG_DIR: str(log_dir.absolute())}
-    ended = spawn(_run, settings.ranks, (settings.script, settings.arguments, log_dir.absolute()), environment)
+    try:
+        ended = spawn(_run, settings.ranks, (settings.script, settings.arguments, log_dir.absolute()), environment)
+    except RankFailed as failed:
+        what, _, rest = str(failed).strip().partition("\n")
+        raise RankFailed(f"{what}{_last_output(log_dir, failed.rank)}\n{rest}", failed.rank) from failed
     if None in ended:
-        raise RankFailed(f"rank {ended.index(None)} was killed while it ran the script", ended.index(None))
+        rank = ended.index(None)
+        raise RankFailed(f"rank {rank} was killed while it ran the script{_last_output(log_dir, rank)}", rank)
     try:
         return attempt_of(attempt, read_trace(log_dir))
     except TraceInvalid as error:
@@ -188,9 +194,20 @@ def run_script(entry: Entry, settings: Settings, attempt: Attempt, log_dir: Path
         ) from error
 
 
+def _last_output(log_dir: Path, rank: int) -> str:
+    """Where a rank's output is, and how it ends."""
+    output = log_dir / OUTPUT.format(rank)
+    try:
+        lines = [line.strip() for line in output.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    last = " | ".join([line for line in lines if line][-LAST_LINES:])
+    return f"; its output is in {output}" + (f", and ends with: {last}" if last else "")
+
+
 def _run(script: str, arguments: tuple[str, ...], log_dir: Path) -> bool:
     """In each rank's process. Its output goes to a file, so that several ranks and strategies can be told apart."""
-    output = os.open(log_dir / f"output-{whereami().rank:05d}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    output = os.open(log_dir / OUTPUT.format(whereami().rank), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(output, 1)
     os.dup2(output, 2)
     sys.argv = [script, *arguments]

@@ -11,7 +11,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
-from plotly.offline import get_plotlyjs
 
 from outpace.errors import OutpaceError, TraceInvalid
 from outpace.observe.reader import read_trace
@@ -61,7 +60,7 @@ def render(race: Race, trace_of: TraceOf) -> str:
         notes=words.notes(race),
         css=Markup(_resource("page.css")),
         script=Markup(_resource("page.js")),
-        plotly=Markup(get_plotlyjs()),
+        plotly=Markup(_resource("plotly-basic.min.js")),
     )
     return page
 
