@@ -21,7 +21,7 @@ from outpace.engines.arena.kernel import POINTS
 RANKS, COMPUTE_S, STOP_S, AT_ROUND = 4, 0.020, 3.0, 50
 QUICK_STOP_S, QUICK_AT_ROUND = 0.5, 10
 STRATEGIES = ("eager-solo", "eager-majority")
-OTHER_POINTS = ("opening-attempt",)  #: happens only while another rank is stopped; its test has two victims
+OTHER_POINTS = ("opening-attempt", "writing-snapshot")  #: only while another rank lags; their tests have two victims
 
 
 def measure(run: Run) -> dict[str, Any]:

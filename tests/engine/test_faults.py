@@ -9,13 +9,19 @@ from outpace.engines.arena.kernel import POINTS
 from tests.support import ranks
 from tests.support.agreement import agree, contributions
 
-WORLD, VICTIM = 4, 3
+WORLD, VICTIM, LAGGARD = 4, 3, 2
 PADDING = 3 * ranks.SHORT_CHUNK  # several chunks, so that a reduction can be stopped between two of them
 
 
 def run(strategy: str, faults: dict[int, str], tmp_path, meanwhile: int = 40):
     given = (strategy, faults, str(tmp_path), PADDING, meanwhile)
     return outpace.spawn(ranks.count_with_fault, WORLD, given)
+
+
+def lost(action: str, point: str) -> dict[int, str]:
+    """The victim's fault. A snapshot is written only for somebody who lags."""
+    laggard = {LAGGARD: "stop:depositing:10"} if point == "writing-snapshot" else {}
+    return {**laggard, VICTIM: f"{action}:{point}:20"}
 
 
 def assert_exactly_once(reports: list[ranks.Report], of_others: int = 0) -> None:
@@ -41,7 +47,7 @@ POINTS_AND_STRATEGIES = [
 
 @pytest.mark.parametrize(("point", "strategy"), POINTS_AND_STRATEGIES)
 def test_a_stopped_rank_holds_nobody_up_and_loses_nothing(strategy, point, tmp_path):
-    reports = run(strategy, {VICTIM: f"stop:{point}:20"}, tmp_path)
+    reports = run(strategy, lost("stop", point), tmp_path)
     assert reports[0].rounds_meanwhile >= 40, "the others did not go on, or the rank was never stopped"
     agree(reports)
     assert_exactly_once(reports)
@@ -49,7 +55,7 @@ def test_a_stopped_rank_holds_nobody_up_and_loses_nothing(strategy, point, tmp_p
 
 @pytest.mark.parametrize(("point", "strategy"), POINTS_AND_STRATEGIES)
 def test_the_others_go_on_and_agree_after_a_rank_is_killed(strategy, point, tmp_path):
-    reports = run(strategy, {VICTIM: f"kill:{point}:20"}, tmp_path)
+    reports = run(strategy, lost("kill", point), tmp_path)
     assert reports[VICTIM] is None, "the rank was never killed"
     left = [report for report in reports if report is not None]
     agree(left)
@@ -103,7 +109,7 @@ def test_all_but_one_rank_may_be_stopped_in_solo(tmp_path):
 
 
 def test_all_but_one_rank_may_be_killed_in_solo(tmp_path):
-    faults = {1: "kill:applying:20", 2: "kill:writing-snapshot:20", 3: "kill:after-append:20"}
+    faults = {1: "kill:applying:20", 2: "kill:depositing:20", 3: "kill:after-append:20"}
     reports = run("eager-solo", faults, tmp_path)
     assert [report is None for report in reports] == [False, True, True, True]
     assert {r.state for r in reports[0].stats.ranks} == {"finished", "dead"}

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from hypothesis import given, settings
+
 from outpace.protocol.events import Claim, Snapshot
 from outpace.protocol.ledger import Ledger
-from tests.support.protocol.logs import arrive, done, started, sync
+from outpace.protocol.rules import Rules
+from tests.support.protocol.drawn_logs import CHOICES, all_rules, begin
+from tests.support.protocol.logs import arrive, dead, done, join, started, sync
+from tests.support.protocol.simulated_ranks import Choice, Run
 
 
 def claim(rank: int, buffer: int) -> Claim:
@@ -33,7 +38,7 @@ def test_a_result_that_nobody_may_have_applied_is_kept_until_a_snapshot_covers_i
     assert list(ledger.completed) == [0, 1, 2]
     write_snapshot(ledger, 0, 1, version=3)
     complete_one(ledger, 0, version=3)
-    assert list(ledger.completed) == [2, 3]
+    assert list(ledger.completed) == [2, 3], "rank 3 lags, and what it needs first is given up"
 
 
 def test_results_are_given_up_before_slots_run_out() -> None:
@@ -43,6 +48,69 @@ def test_results_are_given_up_before_slots_run_out() -> None:
         complete_one(ledger, version % 3, version)
         assert len(ledger.free_slots()) > ledger.rules.world
         assert ledger.completed.keys() >= {version, max(0, version - 1)}
+
+
+def test_with_nobody_late_every_result_goes_into_the_same_slot() -> None:
+    ledger = started(3, quorum="full")
+    slots = set()
+    for version in range(10):
+        for rank in range(3):
+            ledger.apply(arrive(rank, version))
+        assert ledger.reducing is not None
+        slots.add(ledger.reducing.slot)
+        ledger.apply(done(ledger))
+    assert slots == {0}
+
+
+def test_a_result_is_kept_for_the_last_rank_that_has_not_applied_it() -> None:
+    ledger = started(3, quorum=1)
+    for version in range(4):
+        complete_one(ledger, 0, version)
+    ledger.apply(arrive(1, 3))
+    assert list(ledger.completed) == [0, 1, 2, 3]
+    ledger.apply(arrive(2, 2))
+    assert list(ledger.completed) == [2, 3]
+    ledger.apply(dead(2))
+    assert list(ledger.completed) == [3]
+
+
+def test_what_a_dead_rank_needs_is_kept_only_if_it_is_started_again() -> None:
+    for restarts in (False, True):
+        ledger = started(2, quorum=1, restarts=restarts)
+        complete_one(ledger, 0, 0)
+        ledger.apply(dead(1))
+        complete_one(ledger, 0, 1)
+        assert list(ledger.completed) == ([0, 1] if restarts else [1])
+
+
+def test_whoever_joins_finds_a_snapshot_or_is_known_to_need_one() -> None:
+    ledger = started(2, quorum=1)
+    write_snapshot(ledger, 0, 0, version=0)
+    for version in range(3):
+        complete_one(ledger, 0, version)
+        ledger.apply(arrive(1, version + 1, row=version % 2))
+    assert not ledger.lacks_snapshot(0), "nobody needs one"
+    ledger.apply(dead(1))
+    ledger.apply(join(1, 2))
+    assert ledger.lacks_snapshot(0), "results from version 0 on are gone"
+    write_snapshot(ledger, 0, 1, version=3)
+    assert not ledger.lacks_snapshot(0)
+
+
+@settings(max_examples=150)
+@given(all_rules(), CHOICES)
+def test_whoever_lives_can_go_on_and_nothing_is_kept_for_nobody(rules: Rules, choices: list[Choice]) -> None:
+    run = Run(rules)
+    begin(run, 0)
+    for choice in choices:
+        run.play(choice)
+        ledger, results = run.ledger, run.ledger.results
+        living = [rank for rank in run.ranks if ledger.members.current(*rank.life)]
+        for rank in living:
+            is_behind = rank.version < ledger.complete
+            assert not is_behind or rank.version >= results.oldest or results.cannot_go_on(rank.rank)
+        needed_from = min((results.applied[rank.rank] for rank in living), default=0)
+        assert not living or all(number >= needed_from for number in ledger.completed)
 
 
 def test_of_two_snapshots_of_one_version_the_first_stays() -> None:

@@ -186,7 +186,7 @@ def test_of_two_observers_that_open_the_same_attempt_the_first_wins() -> None:
 
 
 def test_an_attempt_never_goes_into_a_slot_that_is_kept_or_being_written() -> None:
-    ledger = started(1)
+    ledger = started(2, quorum="solo")
     ledger.apply(arrive(0, 0))
     ledger.apply(done(ledger))
     ledger.apply(arrive(0, 1))

@@ -39,7 +39,9 @@ class Company:
                 return drive(*call)
             self._since = None
             try:
-                return drive(*call)
+                result = drive(*call)
+                drive(self.help_others, engine)
+                return result
             finally:
                 for other in list(self._engines.values()):
                     if other is not engine:
@@ -87,6 +89,14 @@ class Company:
             if other is not engine and (is_meeting or other.rules.publishes is None):
                 self._say_away(other, number, engine.has_left)
         return None
+
+    async def help_others(self, engine: Engine) -> None:
+        """Called while this rank waits in an engine, and after each call: who begins in another one, which may not be
+        in use just now, may need a snapshot."""
+        for other in [its for its in self._engines.values() if its is not engine]:
+            other.look()
+            if other.replay.is_needed_here():
+                await other.replay.write_overdue_snapshot()
 
     def _say_away(self, engine: Engine, number: int, is_at_end: bool) -> None:
         engine.look()

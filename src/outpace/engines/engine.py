@@ -323,6 +323,7 @@ class Engine:
                 else:
                     seen = log.position
                     if not await self._assist() and log.position == seen:
+                        await self.company.help_others(self)
                         due = (self.replay.overdue_in_s(), self.company.look_up(self))
                         await log.rest(wait, min((s for s in due if s is not None), default=None))
                 if holds():  # helping looks at the log, too, and may have seen what is waited for

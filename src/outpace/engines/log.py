@@ -80,5 +80,8 @@ class Log(Protocol):
     def end_wait(self, wait: Wait) -> None:
         """That wait is over, one way or another, or goes on for another rank."""
 
+    def is_long_since(self, position: int) -> bool:
+        """Whether so much was added since that it is time to cut the log, or a rank that joins reads for long."""
+
     def cut(self, position: int, buffer: int) -> None:
         """The snapshot in that buffer is the latest: whoever needs what lies before the position adopts it."""

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from outpace.engines.engine import Engine
 
 OVERDUE_S = 0.1  #: a snapshot due for so long, which nobody writes, is written by whoever waits
+SOON_S = 0.001  #: one that somebody waits for is written at once, or after the round that is being reduced
 WRITING_S = 2.0  #: so is one that somebody has been writing for so long: that rank may be stopped
 REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs about as much as applying one round
 
@@ -160,11 +161,11 @@ class Replay:
 
     def overdue_in_s(self) -> float | None:
         """When to look again whether a snapshot is overdue; None if none is due."""
-        return self._patience_s() if self._is_due() else None
+        return max(self._patience_s(), SOON_S) if self._is_due() else None
 
     async def leave_a_snapshot(self) -> None:
         """For a rank that wakes up when all others have left."""
-        if self._latest() < self._log.ledger.round - self._engine.rules.max_staleness:
+        if self.is_needed_here():
             await self._write()
 
     def _is_superseded(self) -> bool:
@@ -180,11 +181,22 @@ class Replay:
         return -1 if latest is None else latest.version
 
     def _is_due(self) -> bool:
-        """Every R-1 rounds after the first one, which is written where all begin; and for a host that has none."""
-        latest = self._latest()
-        if latest >= 0 and self._log.ledger.hosts.count > 1 and self._is_wanted_elsewhere():
+        """Whether somebody needs a snapshot, or soon will, and this replica is what they need."""
+        ledger, latest, mine = self._log.ledger, self._log.ledger.snapshots.latest, self._replica.version
+        if latest is None:
+            return False
+        if self.is_needed_here() or (ledger.hosts.count > 1 and self._is_wanted_elsewhere()):
             return True
-        return 0 <= latest <= self._replica.version - max(1, self._engine.rules.max_staleness - 1)
+        late = mine - max(1, self._engine.rules.max_staleness - 1)  # who is so far behind soon finds no results
+        if latest.version > late:
+            return False
+        is_regular = ledger.hosts.count > 1 or ledger.rules.publishes is not None
+        return is_regular or ledger.results.least <= late or self._log.is_long_since(latest.position)
+
+    def is_needed_here(self) -> bool:
+        """Whether a rank of this host waits for a snapshot, and this replica is new enough."""
+        ledger = self._log.ledger
+        return ledger.least_version(ledger.host) <= self._replica.version and ledger.lacks_snapshot(ledger.host)
 
     def _is_wanted_elsewhere(self) -> bool:
         ledger = self._log.ledger
@@ -192,7 +204,9 @@ class Replay:
         return any(self._replica.version >= ledger.least_version(host) for host in wanting)
 
     def _patience_s(self) -> float:
-        return WRITING_S if self._log.ledger.snapshots.claims else OVERDUE_S
+        if self._log.ledger.snapshots.claims:
+            return WRITING_S
+        return 0.0 if self.is_needed_here() else OVERDUE_S
 
     def _is_mine_to_write(self, record: Round) -> bool:
         """One of those of this host who were on time, in turn."""
@@ -218,10 +232,15 @@ class Replay:
                 self._base = written
 
     async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
-        """Becomes the latest snapshot of at least that version, waiting for one if need be."""
+        """Becomes the latest snapshot of at least that version from which it can go on, waiting for one if need be."""
+        log = self._log
+
+        def is_there() -> bool:
+            return self._latest() >= max(at_least, log.ledger.least_version(log.ledger.host))
+
         while True:
-            await self._engine.until(lambda: self._latest() >= at_least, "for a snapshot to catch up with")
-            latest = self._log.ledger.snapshots.latest
+            await self._engine.until(is_there, "for a snapshot to catch up with")
+            latest = log.ledger.snapshots.latest
             assert latest is not None
             contents = self._memory.load(latest.buffer)
             self._log.look()

@@ -40,6 +40,7 @@ class Ledger(LedgerView):
         self._snapshots_of(event.rank).release(event.rank)
         self.pace.forget(event.rank)
         self.pool.leave(event.rank)
+        self.results.join(event.rank)
         self._follow(self.members.by_rank[event.rank])
         self._settle(event.time_ns)
         return taken(f"rank {event.rank} joined as incarnation {event.incarnation}")
@@ -64,6 +65,7 @@ class Ledger(LedgerView):
                 return self._come_too_late(rank)
             open_round.add_to(earlier)
         member.last_step, member.last_round = step, self.round
+        self.results.has_applied(rank, version)
         if covered:
             self.pool.cover(rank, incarnation, step, covered)
         if self._observes:
@@ -139,8 +141,7 @@ class Ledger(LedgerView):
 
     def _sync(self, event: events.Sync) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
-        known = member is not None and member.state in (ACTIVE, AWAY)
-        if member is None or not known or event.generation != self.sync.generation:
+        if member is None or member.state not in (ACTIVE, AWAY) or event.generation != self.sync.generation:
             return ignored("not an active member of this synchronisation")
         member.state, member.unfinished_elsewhere = SYNCING, event.unfinished
         self.sync.enter(event.rank, event.resume, event.steps)
@@ -193,6 +194,8 @@ class Ledger(LedgerView):
         self.pace.forget(member.rank)
         self.pool.leave(member.rank)
         self._follow(member)
+        if not (self.rules.restarts and member.is_expected):  # else it is late, and comes back
+            self.results.forget(member.rank)
 
     def _agent(self, event: events.Agent) -> Outcome:
         if not self.hosts.enter(event.host, event.number, self.complete):
@@ -345,8 +348,7 @@ class Ledger(LedgerView):
 
     def _close_round(self) -> None:
         frozen = self.open.first() if self.rules.one_at_a_time and self.open.on_time else self.open.close()
-        counted = self.members.counted
-        world = len(counted | {c.rank for c in frozen})
+        world = len(self.members.counted | {c.rank for c in frozen})
         self.reducing = self._weighed(Round(self.round, frozen, world, self._leader(frozen), slot=self._free_slot()))
         self.round += 1
         self.met_ns, self.grace_ns, self.patient_until_ns = None, 0, None
@@ -367,9 +369,8 @@ class Ledger(LedgerView):
         """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
         leader, most = None, self.hyper_step - 1
         for contribution in contributions:
-            step = contribution.step
-            if step > most and self.waits(contribution):
-                leader, most = contribution, step
+            if contribution.step > most and self.waits(contribution):
+                leader, most = contribution, contribution.step
         return leader
 
     def _complete(self, result: Round, now_ns: int) -> None:
@@ -401,7 +402,7 @@ class Ledger(LedgerView):
             return
         self.round = self.sync.complete(self.round, [m.rank for m in waiting])
         if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
-            self.results.begin_anew()
+            self.results.begin_anew(self.round)
             for snapshots in self.snapshots_at:
                 snapshots.begin_anew()
         self.published.go_on_from(self.sync.steps)

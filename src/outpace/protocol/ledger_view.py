@@ -82,9 +82,16 @@ class LedgerView(Part):
 
     def without_snapshot(self) -> list[int]:
         """Hosts that the next snapshot is sent to: they have none from which a rank can go on. Either it is from before
-        they were given up, or all of their ranks lag so far that nobody there writes one."""
-        latest = {host: self.snapshots_at[host].latest for host in sorted(self.hosts.living)}
-        return [host for host, its in latest.items() if its is None or its.version < self.least_version(host)]
+        they were given up, or a rank there cannot go on and nobody there has written one for it."""
+        return [host for host in sorted(self.hosts.living) if self.lacks_snapshot(host)]
+
+    def lacks_snapshot(self, host: int) -> bool:
+        """Whether a rank of that host can only go on with a later snapshot than the latest there."""
+        latest = self.snapshots_at[host].latest
+        if latest is None or latest.version < self.hosts.begins.get(host, 0):
+            return True
+        cannot_go_on = self.results.cannot_go_on
+        return latest.version < self.results.oldest and any(map(cannot_go_on, self.hosts.ranks(host)))
 
     def least_version(self, host: int) -> int:
         """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""

@@ -51,6 +51,11 @@ class Member:
         return self.alive or self.state == FINISHED
 
     @property
+    def is_expected(self) -> bool:
+        """It has not finished, or was killed before it knew that all have: it will come back."""
+        return self.state != FINISHED or not (self.alive or self.has_ended)
+
+    @property
     def unfinished(self) -> bool:
         """Living and not finished: what the quorum is taken of, and whom `synchronize` waits for."""
         return self.alive and self.state != FINISHED
@@ -85,7 +90,7 @@ class Members(Part):
 
     def expected(self) -> list[int]:
         """Ranks that have not finished, or were killed before they knew that all have: these will come back."""
-        return [m.rank for m in self.by_rank.values() if m.state != FINISHED or not (m.alive or m.has_ended)]
+        return [m.rank for m in self.by_rank.values() if m.is_expected]
 
     def follow(self, member: Member) -> None:
         if member.counts:

@@ -6,7 +6,9 @@ nothing of what a snapshot contains.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from copy import copy
 from typing import NamedTuple
 
 from outpace.protocol.round import Round
@@ -18,25 +20,35 @@ _NOBODY = -1  # no incarnation: a claim that can be given up, but not completed
 
 
 class Results(Part):
-    """The last complete rounds, each in a slot of its own."""
+    """The results that somebody still needs, each in a slot of its own: those that not every rank has applied.
 
-    completed: dict[int, Round]  #: the last rounds whose results are kept
+    Arrivals say which version their rank has. A rank that is expected back needs what it needed when it died.
+    """
+
+    completed: dict[int, Round]  #: the rounds whose results are kept
     _places: dict[int, int]  # slots of older ones, kept, too, whose records are not known here
+    oldest: int  #: no result of a round before this one is kept
+    applied: dict[int, int]  #: rank -> the version it is known to have
+    new: set[int]  #: ranks that have joined, and have not said yet from which version they go on
 
     def __init__(self, rules: Rules) -> None:
         self._rules = rules
         #: result slots: those kept, one being written, and one for each rank that may be stopped holding one
         self.slots = rules.max_staleness + rules.world + 1 + rules.world
-        self.completed, self._places = {}, {}
+        self.completed, self._places, self.oldest = {}, {}, 0
+        self.applied, self.new = {}, set()
+        self._ranks_at: Counter[int] = Counter()  # how many ranks have which version
+        self._least = 0  # the lowest of these versions
 
     def free_slots(self, reducing: Round | None) -> Iterator[int]:
+        """The lowest first: those were written last, and are in caches; the others need never be touched."""
         used = {r.slot for r in self.completed.values()}.union(self._places.values())
         if reducing is not None:
             used.add(reducing.slot)
         return (slot for slot in range(self.slots) if slot not in used)
 
     def add(self, result: Round, covered: int) -> None:
-        """Keeps the last R results, and older ones that the latest snapshot, of version `covered`, does not cover yet.
+        """Keeps at most R results, and older ones that the latest snapshot, of version `covered`, does not cover yet.
 
         Where late contributions count, each rank can complete one round before anybody has applied the first of them;
         given up, that one would be lost to all.
@@ -44,32 +56,87 @@ class Results(Part):
         self.completed[result.number] = result
         kept = len(self._places) + len(self.completed)
         while kept > self._rules.max_staleness:
-            oldest = self._places or self.completed
-            number = next(iter(oldest))
-            if number >= covered and kept <= self._rules.max_staleness + self._rules.world:
+            if self.oldest >= covered and kept <= self._rules.max_staleness + self._rules.world:
                 return
-            del oldest[number]
+            self._give_up_oldest()
             kept -= 1
 
+    # -- who needs them --------------------------------------------------------------------------------------------
+
+    def join(self, rank: int) -> None:
+        """A rank begins: from a snapshot, with which it needs what is kept now."""
+        self._note(rank, self.oldest)
+        self.new.add(rank)
+
+    def has_applied(self, rank: int, version: int) -> None:
+        self.new.discard(rank)
+        if self.applied.get(rank) != version:
+            self._note(rank, version)
+            self._give_up_applied()
+
+    def forget(self, rank: int) -> None:
+        """A rank is gone for good."""
+        self.new.discard(rank)
+        if rank in self.applied:
+            self._take_out(rank)
+            del self.applied[rank]
+            self._give_up_applied()
+
     @property
-    def oldest(self) -> int:
-        """The first round whose result is kept, 0 if none is. The same whether its record is known here or not."""
-        return next(iter(self._places or self.completed), 0)
+    def least(self) -> int:
+        """The version that the rank furthest behind has."""
+        return self._least
+
+    def cannot_go_on(self, rank: int) -> bool:
+        """Whether a rank needs a snapshot: it begins, or what it would have to apply next is no longer kept."""
+        return rank in self.new or self.applied.get(rank, self.oldest) < self.oldest
+
+    def _note(self, rank: int, version: int) -> None:
+        if rank in self.applied:
+            self._take_out(rank)
+        self.applied[rank] = version
+        self._ranks_at[version] += 1
+        self._least = min(self._least, version) if len(self._ranks_at) > 1 else version
+
+    def _take_out(self, rank: int) -> None:
+        version = self.applied[rank]
+        self._ranks_at[version] -= 1
+        if not self._ranks_at[version]:
+            del self._ranks_at[version]
+            self._least = min(self._ranks_at, default=self.oldest)
+
+    def _give_up_applied(self) -> None:
+        while self.oldest < self._least and (self._places or self.completed):
+            self._give_up_oldest()
+
+    def _give_up_oldest(self) -> None:
+        oldest = self._places or self.completed
+        number = next(iter(oldest))
+        del oldest[number]
+        self.oldest = number + 1
+
+    # -- beginnings ------------------------------------------------------------------------------------------------
 
     def from_version(self, covered: int) -> Results:
         """As whoever begins from a snapshot of this version needs them: of the rounds before, only the places."""
-        results = Results(self._rules)
+        results = copy(self)
+        results.completed, results._places = {}, dict(self._places)
         for number, record in self.completed.items():
             if number >= covered:
                 results.completed[number] = record
             else:
                 results._places[number] = record.slot
-        results._places = {**self._places, **results._places}
         return results
 
-    def begin_anew(self) -> None:
-        """Rounds are renumbered: what is kept belongs to the old numbers."""
-        self.completed, self._places = {}, {}
+    def begin_anew(self, version: int) -> None:
+        """Rounds are renumbered, and all begin from a snapshot of this version: what is kept belongs to old numbers."""
+        self.completed, self._places, self.oldest = {}, {}, version
+        for rank in list(self.applied):
+            self.join(rank)
+
+    def _restore_what_follows(self) -> None:
+        self._ranks_at = Counter(self.applied.values())
+        self._least = min(self._ranks_at, default=self.oldest)
 
 
 class SnapshotPlace(NamedTuple):

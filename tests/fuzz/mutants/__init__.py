@@ -33,6 +33,7 @@ MUTANTS: dict[str, Mutant] = {
     "staleness-off-by-one": Mutant(System(ledger=ledgers.StalenessOffByOne), checkers.Staleness),
     "row-freed-early": Mutant(System(ledger=ledgers.RowFreedEarly), checkers.RowsAndSlots),
     "slot-reused": Mutant(System(ledger=ledgers.SlotReused), checkers.RowsAndSlots),
+    "freed-early": Mutant(System(ledger=ledgers.FreedEarly), checkers.Ends),
     "hyper-goes-back": Mutant(System(ledger=ledgers.HyperGoesBack), checkers.HyperParameters),
     "dead-counted": Mutant(System(ledger=ledgers.DeadCounted), checkers.Membership),
     "never-below-quorum": Mutant(System(ledger=ledgers.NeverBelowQuorum), checkers.Membership),
@@ -45,6 +46,7 @@ MUTANTS: dict[str, Mutant] = {
     "clip-forgotten": Mutant(System(tensors=memories.ClipForgotten), checkers.PlainTraining),
     "late-waits": Mutant(System(engine=engines.LateWaits), checkers.WaitBound),
     "newest-only": Mutant(System(replay=engines.NewestOnly), checkers.VersionOrder),
+    "nothing-for-late-comers": Mutant(System(replay=engines.NothingForLateComers), checkers.Ends),
     "buffers-apart": Mutant(System(engine=engines.BuffersApart), checkers.Meetings),
     "waits-too-long": Mutant(System(engine=engines.WaitsTooLong), checkers.Ends),
 }

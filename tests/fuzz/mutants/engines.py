@@ -37,3 +37,10 @@ class WaitsTooLong(WatchedEngine):
 
     async def until_complete(self, version: int, purpose: str) -> None:
         await super().until_complete(version + 1, purpose)
+
+
+class NothingForLateComers(WatchedReplay):
+    """Nobody writes a snapshot for a rank that cannot go on without."""
+
+    def is_needed_here(self) -> bool:
+        return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
-from outpace.protocol.events import Dead, Event, Join, Outcome, OutcomeKind, Snapshot
+from outpace.protocol.events import Arrive, Dead, Event, Join, Outcome, OutcomeKind, Snapshot
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.open_round import OpenRound
 from outpace.protocol.round import Contribution
@@ -111,6 +111,16 @@ class SlotReused(Ledger):
 
     def _free_slot(self) -> int:
         return next((r.slot for r in self.completed.values()), super()._free_slot())
+
+
+class FreedEarly(Ledger):
+    """A result is given up when the first rank has applied it, not the last."""
+
+    def apply(self, event: Event) -> Outcome:
+        if isinstance(event, Arrive):
+            for rank, version in self.results.applied.items():
+                self.results.has_applied(rank, max(version, event.version))
+        return super().apply(event)
 
 
 class HyperGoesBack(Ledger):

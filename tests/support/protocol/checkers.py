@@ -35,8 +35,8 @@ def seen_by(ledger: Ledger) -> dict[str, Any]:
 
 def expected_by(reference: Reference) -> dict[str, Any]:
     """The same, from the reference."""
-    sealed, keep = reference.reducing(), reference.rules.max_staleness
-    kept = [s for s in reference.sealed if s.complete and s.number >= reference.kept_from][-keep:]
+    sealed = reference.reducing()
+    kept = [s for s in reference.sealed if s.complete and s.number >= reference.kept_from]
     ranks = [x.rank for x in reference.lives_now()]
 
     def of_round(s: Any) -> tuple[Any, ...]:

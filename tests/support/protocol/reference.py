@@ -30,6 +30,7 @@ class Life:
     heard_in: int = 0
     finishes: int | None = None  #: while away: the optimizer whose end it waits for
     has_not_finished: int = 0  #: while syncing: other optimizers, as a bit mask
+    needs_from: int = 0  #: the first round whose result it may not have applied
 
 
 @dataclass
@@ -74,7 +75,7 @@ class Reference:
         self.patient_until_ns: int | None = None
         self.resume_asked = [0]
         self.sync_generation, self.sync_version, self.sync_ranks = 0, 0, ()
-        self.kept_from = 0  #: results of rounds before this one were given up by a resume
+        self.kept_from = 0  #: results of rounds before this one were given up
         self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.discounts, rules.quorum == "auto")
 
     # -- who there is ----------------------------------------------------------------------------------------------
@@ -208,11 +209,19 @@ class Reference:
         handler = getattr(self, "_" + type(event).__name__.lower(), None)
         if handler is not None and handler(event):
             self._settle(event.time_ns)
+        self._give_up_results()
+
+    def _give_up_results(self) -> None:
+        """What every living rank has applied, and what is more than is kept for one that has not."""
+        complete = sum(s.complete and s.number >= self.kept_from for s in self.sealed)
+        self.kept_from += max(0, complete - self.rules.max_staleness)
+        living = [x.needs_from for x in self.lives_now() if x.alive]
+        self.kept_from = max(self.kept_from, min(living, default=0))
 
     def _join(self, event: Join) -> bool:
         if any(x.rank == event.rank and x.incarnation >= event.incarnation for x in self.lives):
             return False
-        self.lives.append(Life(event.rank, event.incarnation, heard_in=self.open))
+        self.lives.append(Life(event.rank, event.incarnation, heard_in=self.open, needs_from=self.kept_from))
         self.pace.forget(event.rank)
         return True
 
@@ -226,6 +235,7 @@ class Reference:
             return False
         life.last_step = event.step
         life.heard_in = self.open
+        life.needs_from = event.version
         late = event.version < self.open
         too_late = late and (self.rules.late == "drop" or self.open - event.version > self.rules.max_staleness)
         counts = not late or self.rules.late == "count"
@@ -344,6 +354,8 @@ class Reference:
         if any(self.resume_asked):
             self.open = max(self.open, max(self.resume_asked) - 1)
             self.kept_from = self.open
+            for life in self.lives_now():
+                life.needs_from = self.open
         self.resume_asked = [0]
         self.sync_generation += 1
         self.sync_version, self.sync_ranks = self.open, tuple(x.rank for x in waiting)

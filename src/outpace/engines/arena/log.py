@@ -290,6 +290,9 @@ class ArenaLog:
     def now_s(self) -> float:
         return time.monotonic()
 
+    def is_long_since(self, position: int) -> bool:
+        return self.position - position >= CUT_AT_BYTES
+
     def cut(self, position: int, buffer: int) -> None:
         """Leaves a hint at the snapshot, and gives back the memory of what lies before it."""
         self._snapshots.announce(buffer)

@@ -84,6 +84,8 @@ class World:
         outcome = self.ledger.apply(event)
         for told in self.on_event:
             told(event, outcome)
+        if kind is Join and self.ledger.started:
+            self._wake_writers()
         self._react()
         return outcome
 
@@ -173,6 +175,11 @@ class World:
             if waiters := self._by_rank.get(rank):
                 self.clock.wake(waiters, self._notice())
         changed.clear()
+
+    def _wake_writers(self) -> None:
+        """Whoever waits may have to write a snapshot for the one who joins."""
+        for waiters in self._by_version.values():
+            self.clock.wake(waiters, self._notice())
 
     def _bury(self, death: Event) -> None:
         self.append(death)
@@ -288,6 +295,9 @@ class VirtualLog:
 
     def is_seal_due(self) -> bool:
         """The world seals when a grace is over."""
+        return False
+
+    def is_long_since(self, position: int) -> bool:
         return False
 
     def cut(self, position: int, buffer: int) -> None:
