@@ -16,9 +16,11 @@ def reduce_ms(spec: str, ranks: int, contributors: range, payload: int = MB) -> 
 
 @pytest.mark.parametrize("name", NETWORKS)
 def test_every_network_works_alone(name: str) -> None:
-    for ranks in (1, 2, 8, 1024):
-        assert reduce_ms(name, ranks, range(ranks)) >= 0
-        assert network(name).arrive_ns(ranks, MB) >= 0
+    costs = [reduce_ms(name, ranks, range(ranks)) for ranks in (1, 2, 8, 1024)]
+    assert costs == sorted(costs)
+    assert costs[0] >= 0
+    assert (costs[-1] > 0) == (name != "zero")
+    assert all(network(name).arrive_ns(ranks, MB) >= 0 for ranks in (1, 2, 8, 1024))
 
 
 def test_zero_costs_nothing() -> None:
