@@ -114,6 +114,16 @@ def test_help_and_version_do_not_import_torch_and_no_command_shows_help():
         assert shown.stdout.startswith(words)
 
 
+def test_ctrl_c_while_a_command_loads_ends_it_without_a_traceback(monkeypatch, capsys):
+    class Interrupted:
+        def __set_name__(self, owner, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("outpace.cli.import_module", lambda name: type("Loading", (), {"field": Interrupted()}))
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr() == ("", "")
+
+
 def test_the_overview_says_of_each_command_what_the_command_says():
     def overview(parser):
         (commands,) = parser._subparsers._group_actions

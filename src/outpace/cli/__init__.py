@@ -57,6 +57,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _report_error(command, error, 2)
     except OutpaceError as error:
         return _report_error(command, error, 1)
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # before 3.12, where it came while a class was being made
+            return INTERRUPTED
+        raise
 
 
 def parser_of(*described: str) -> OneLineParser:
