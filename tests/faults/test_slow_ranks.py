@@ -37,8 +37,8 @@ def test_a_rank_whose_interpreter_is_held_by_c_code_holds_nobody_up(strategy, tm
 
 @pytest.mark.parametrize("strategy", ["eager:quorum=solo,max_staleness=64", "eager:quorum=majority,max_staleness=64"])
 def test_the_work_of_a_rank_four_times_as_slow_counts_and_nobody_goes_at_its_pace(strategy, tmp_path):
-    sleeps = [0.16 if rank == VICTIM else 0.04 for rank in range(WORLD)]
-    told, _ = watched(troubled.march, WORLD, tmp_path, (strategy, sleeps), lambda w: w.until_steps([VICTIM], 20))
+    given = (strategy, VICTIM)
+    told, _ = watched(troubled.four_times_as_slow, WORLD, tmp_path, given, lambda w: w.until_steps([VICTIM], 20))
     agree([each.report for each in told])
     assert_exactly_once(told)
     slow = told[VICTIM]

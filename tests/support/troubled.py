@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 import outpace
-from tests.faults.soak.diary import Diary
+from tests.faults.soak.diary import Diary, Life
 from tests.support import features, ranks
 from tests.support.ranks import TIMEOUT_S, digest, my_rank, world
 
@@ -58,6 +58,26 @@ def march(directory: str, strategy: str, sleep_s: list[float], in_training=None,
     told.report.final, told.report.stats = digest(counter.opt), counter.opt.stats
     told.report.counts = counter.counts()
     return told
+
+
+def four_times_as_slow(directory: str, strategy: str, victim: int) -> Told:
+    """The victim makes a step when each of the others has made four, and they are never far ahead of that: if they went
+    at its pace, nothing would go on, and however slow the machine is, the victim's work is not too late."""
+    lives = [Life(Path(directory), rank, 1) for rank in range(world())]
+
+    def is_too_early(steps: int) -> bool:
+        for life in lives:
+            life.look()
+        made = [len(life.steps) for life in lives]
+        if my_rank() == victim:
+            return min(made[:victim] + made[victim + 1 :]) < 4 * (steps + 1)
+        return steps > 4 * made[victim] + 12
+
+    def wait(told: Told) -> None:
+        while is_too_early(told.steps) and not Path(directory, "stop").exists():
+            time.sleep(0.001)
+
+    return march(directory, strategy, [0.0] * world(), wait)
 
 
 def hold_the_gil(directory: str, strategy: str, victim: int, at: int, seconds: float) -> Told:
