@@ -26,13 +26,15 @@ from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.log import ClusterLog
 from outpace.engines.cluster.shared_page import Progress, SharedPage
-from outpace.engines.cluster.store_log import Entry, StoreLog
+from outpace.engines.cluster.store_log import Entry, StoreLog, pack, unpack
 from outpace.errors import TimedOut
 from outpace.interface import Contents
 from outpace.protocol.events import Agent, Arrive, Claim, Event, Join, OutcomeKind, Snapshot, Tell
+from outpace.protocol.hosts import Hosts
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.results import Results
 from outpace.protocol.rules import Rules
+from outpace.protocol.shared_log import Batch
 
 RULES = Rules(4, hosts=(0, 0, 0, 1), grace=0, quorum="majority", min_ranks=1)
 RANKS, ELSEWHERE = (0, 1, 2), 3
@@ -87,7 +89,8 @@ class Host:
         self.store = HashStore()
         self.entries: list[Entry] = []  # read, and not delivered
         self.entries_elsewhere: list[Entry] = []
-        self.log_elsewhere = StoreLog(self.store, "all", KEY, 1, 0, Progress(), self.entries_elsewhere.append)
+        self.log_elsewhere = StoreLog(self.store, "all", KEY, Progress(), self.entries_elsewhere.append)
+        self.said_elsewhere = 0  # bytes of the other host's inbox
         self.versions, self.serials = itertools.count(1), itertools.count(1)
         self.ranks = {rank: self.watch(rank) for rank in RANKS}
         self.unfolded: dict[int, tuple[int, int]] = {}  # rank -> what it has told last, until it has folded that
@@ -124,18 +127,23 @@ class Host:
             *(self.files.log, self.inbox, watch, self.desk, bell, self.snapshots, NobodyElse(), 0, False),
             lambda sealed, generation: None,
         )
-        self.committed = self.desk.progress.inbox
-        self.log = StoreLog(self.store, "all", KEY, 0, 0, self.desk.progress, self.accept)
+        self.read_hosts = Hosts(RULES).with_state(watch.ledger.hosts.to_state())
+        self.log = StoreLog(self.store, "all", KEY, self.desk.progress, self.accept)
+
+    @property
+    def committed(self) -> int:
+        return self.read_hosts.committed_of(0, 0)
 
     def accept(self, entry: Entry) -> None:
-        self.committed = entry.inbox if entry.host == 0 else self.committed
+        for batch, _ in unpack(entry.records):
+            self.read_hosts.commit(batch.host, batch.life, batch.end)
         self.entries.append(entry)
 
     def commit(self, most: int = 512) -> None:
         """Until something of this host is in the log of all, or there is nothing."""
         before = self.committed
         while self.committed == before and (records := self.inbox.read(self.committed, most)):
-            self.log.commit(self.committed + len(records), records)
+            self.log.write([Batch(0, 0, self.committed, records)])
 
     def deliver(self, records: int = -1) -> None:
         """All that there is, or so many records, and then it is killed."""
@@ -158,9 +166,9 @@ class Host:
             self.ranks[rank].file.append(Tell(rank, 1, number, 0, 1.0))
 
     def wake(self, rank: int) -> None:
-        """The rank goes on. It waits if what it told is not in this host's log, and only then."""
+        """The rank goes on. It waits if the batch with what it told is not in this host's log, and only then."""
         watch, told = self.ranks[rank], self.unfolded.get(rank)
-        is_there = told is None or told in self.delivery._log.ledger.told.get(rank, {})
+        is_there = told is None or self.delivery._log.ledger.hosts.committed_of(0, 0) >= watch.file._sent
         with contextlib.nullcontext() if is_there else pytest.raises(Waits):
             watch._until_folded()
         if is_there:
@@ -201,9 +209,10 @@ class Host:
 
     def say_elsewhere(self, events: list[Event]) -> None:
         """The other host is first with these."""
-        records = b"".join(map(encode, events))
-        while not self.entries_elsewhere or self.entries_elsewhere[-1].records != records:
-            self.log_elsewhere.commit(0, records)
+        batch = Batch(1, 0, self.said_elsewhere, b"".join(map(encode, events)))
+        while not self.entries_elsewhere or self.entries_elsewhere[-1].records != pack([batch]):
+            self.log_elsewhere.write([batch])
+        self.said_elsewhere = batch.end
 
     def tell_elsewhere(self, number: int) -> None:
         self.say_elsewhere([Tell(ELSEWHERE, 1, next(self.serials), 0, 0.0) for _ in range(number)])
@@ -259,14 +268,18 @@ def test_one_whose_own_record_was_given_back_finds_it_in_the_snapshot(host):
     host.wake(1)
 
 
-def test_one_whose_record_is_there_does_not_wait_for_what_an_agent_that_was_killed_left_out(host):
+def test_a_batch_in_the_middle_of_which_an_agent_was_killed_is_there_when_the_next_one_has_ended_it(host):
     host.tell(1)
     host.tell(2)
     host.commit()
     host.deliver(records=1)
     for rank in (1, 2):
         host.wake(rank)
-    assert set(host.unfolded) == {2}
+    assert set(host.unfolded) == {1, 2}
+    host.deliver()
+    for rank in (1, 2):
+        host.wake(rank)
+    assert not host.unfolded
 
 
 def test_an_append_answers_for_its_own_event_once_that_is_back(host, monkeypatch):

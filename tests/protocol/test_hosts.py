@@ -24,7 +24,7 @@ def gone(host: int, serial: int) -> Event:
     return Gone(host, serial)
 
 
-def done_by(ledger: Ledger, host: int) -> Event:
+def done(ledger: Ledger, host: int) -> Event:
     sealed = ledger.reducing
     return Done(host, sealed.number, sealed.attempt, sealed.slot)
 
@@ -38,7 +38,8 @@ class Cluster:
         self.given: dict[tuple[int, int, int], int] = {}  # contribution -> its place in the log
         self.given_up = [-1] * COUNT  # where in the log a host was given up last
         self.applied: dict[int, list[tuple[int, int, int]]] = {}
-        self.has: dict[int, set[int]] = {}  # round -> hosts that have said they have its result, and were not lost
+        self.has: dict[int, set[int]] = {}  # round -> hosts that have its result, and were not lost
+        self.ready: tuple[tuple[int, int], set[int]] = ((-1, 0), set())  # an attempt, and the hosts it has ended on
         self.serials, self.length = [0] * COUNT, 0
         self.lives, self.steps = [1] * WORLD, [0] * WORLD
         for host in range(COUNT):
@@ -52,15 +53,15 @@ class Cluster:
 
     def say(self, event: Event) -> Outcome:
         """Everybody reads it."""
-        before, attempt = self.ledger.reducing, set(self.ledger.done_by)
+        before = self.ledger.reducing
         outcomes = {ledger.apply(event) for ledger in self.ledgers}
         assert len(outcomes) == 1
         self.length += 1
         if not (outcome := outcomes.pop()).is_ignored:
-            self._account(event, before, attempt)
+            self._account(event, before)
         return outcome
 
-    def _account(self, event, before, attempt) -> None:
+    def _account(self, event, before) -> None:
         if isinstance(event, Arrive):
             self.given[event.rank, event.incarnation, event.step] = self.length
         if isinstance(event, Gone):
@@ -70,7 +71,7 @@ class Cluster:
         for number, record in self.ledger.completed.items():
             if number not in self.applied:
                 self.applied[number] = [] if record.void else [c[:3] for c in record.contributions]
-                had = attempt | ({event.host} if isinstance(event, Done) else set())
+                had = set(self.ready[1])
                 self.has[number] = had if not record.void else set(range(COUNT))
                 if isinstance(event, Done):
                     assert before is not None
@@ -101,8 +102,14 @@ class Cluster:
             self.say(arrive(rank, version, self.steps[rank], row=row, incarnation=self.lives[rank]))
 
     def reduce(self, host: int) -> None:
-        if self.ledger.reducing is not None and host in self.ledger.hosts.living:
-            self.say(done_by(self.ledger, host))
+        """A host has the result of the current attempt. The last one's word goes to whoever says it for all."""
+        sealed, living = self.ledger.reducing, self.ledger.hosts.living
+        if sealed is None or host not in living:
+            return
+        attempt = (sealed.number, sealed.attempt)
+        self.ready = (attempt, (self.ready[1] if self.ready[0] == attempt else set()) | {host})
+        if living <= self.ready[1]:
+            self.say(done(self.ledger, min(living)))
 
     def complete(self) -> None:
         for host in range(COUNT):
@@ -225,7 +232,8 @@ def test_a_round_is_complete_when_every_living_host_has_it():
     cluster.reduce(0)
     cluster.reduce(2)
     assert cluster.ledger.complete == 0
-    assert cluster.say(done_by(cluster.ledger, 1)).reason == "round 0 complete"
+    cluster.reduce(1)
+    assert cluster.ledger.complete == 1
 
 
 def test_a_round_is_reduced_again_without_the_work_of_a_host_that_is_given_up():

@@ -13,7 +13,7 @@ from outpace.engines.arena.log import RECORD_BYTES
 from outpace.engines.cluster import nursery
 from outpace.engines.cluster.sealing import seal
 from outpace.engines.cluster.shared_page import SharedPage
-from outpace.engines.cluster.store_log import _HEAD, MOST_RECORDS
+from outpace.engines.cluster.store_log import MOST_RECORDS
 from tests.support.ranks import digest, my_rank
 from tests.support.store_faults import optimizer
 from tests.support.strangers import at, stranger
@@ -56,7 +56,7 @@ def record() -> bytes:
         opt.step()
     engine = opt._engine
     records = os.pread(engine.memory.files.log, MOST_RECORDS * RECORD_BYTES, 0)
-    sealed = seal(SharedPage(engine.memory.arena).key, FIRST_ENTRY, _HEAD.pack(0, 1, len(records)) + records, bytes(32))
+    sealed = seal(SharedPage(engine.memory.arena).key, FIRST_ENTRY, records, bytes(32))
     opt.finish()
     return sealed
 

@@ -60,9 +60,9 @@ class Refuse(NamedTuple):
 
 
 class Done(NamedTuple):
-    """The sealed round's result lies in its slot, on this host."""
+    """The sealed round's result lies in its slot, on every living host."""
 
-    host: int
+    host: int  #: that says so, for all
     round: int
     attempt: int
     slot: int
@@ -208,6 +208,15 @@ class Gone(NamedTuple):
     time_ns: int = 0
 
 
+class Commit(NamedTuple):
+    """A host's inbox is in the log up to here."""
+
+    host: int
+    life: int  #: sequence number of the host's start: each has an inbox of its own
+    inbox: int  #: bytes of it
+    time_ns: int = 0
+
+
 class Draw(NamedTuple):
     """A rank takes the next items of an epoch from the pool of data."""
 
@@ -236,7 +245,7 @@ class Skip(NamedTuple):
 
 
 _OfRounds = Join | Arrive | Seal | Attempt | Refuse | Done | Sync | Finish | Dead | Claim | Snapshot
-Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Draw | Skip | Away | Back
+Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Commit | Draw | Skip | Away | Back
 
 
 class OutcomeKind(Enum):

@@ -20,13 +20,14 @@ class Hosts(Part):
     serials: dict[int, int]  #: host -> which of its agents is at work
     begins: dict[int, int]  #: host -> the first round whose result it has; it was given up before
     gone: set[int]  #: hosts that were given up and are not back
+    committed: dict[int, tuple[int, int]]  #: host -> its last start, and how much of that one's inbox is in the log
 
     def __init__(self, rules: Rules) -> None:
         self.of = rules.hosts or (0,) * rules.world  #: the host of each rank
         self.count = max(self.of) + 1
         self.generation = 0
         self.living = set() if rules.hosts else {0}
-        self.serials, self.begins, self.gone = {}, {}, set()
+        self.serials, self.begins, self.gone, self.committed = {}, {}, set(), {}
 
     def ranks(self, host: int) -> list[int]:
         return [rank for rank, its in enumerate(self.of) if its == host]
@@ -51,6 +52,18 @@ class Hosts(Part):
         self.gone.add(host)
         self.generation += 1
         return True
+
+    def commit(self, host: int, life: int, end: int) -> bool:
+        """A host's inbox is in the log up to there. False if that is known, or of a life before."""
+        if (life, end) <= self.committed.get(host, (0, 0)):
+            return False
+        self.committed[host] = (life, end)
+        return True
+
+    def committed_of(self, host: int, life: int) -> int | None:
+        """How much of the inbox of one life is in the log. None if a later life has begun: no more of it gets there."""
+        last, end = self.committed.get(host, (0, 0))
+        return None if life < last else end if life == last else 0
 
 
 def address(rules: Rules, readers: Iterable[int]) -> int:

@@ -133,9 +133,6 @@ class Ledger(LedgerView):
         sealed = self.reducing
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
             return ignored("that attempt is decided")
-        self.done_by.add(event.host)
-        if not self.hosts.living <= self.done_by:
-            return taken(f"round {event.round}: host {event.host} has the result")
         self._complete(sealed._replace(clip=event.clip, void=event.void), event.time_ns)
         return taken(f"round {event.round} {'overflowed: void' if event.void else 'complete'}")
 
@@ -226,6 +223,11 @@ class Ledger(LedgerView):
         self._settle(event.time_ns)
         return taken(f"host {host} is given up with ranks {sorted(lost)}; group {self.hosts.generation}")
 
+    def _commit(self, event: events.Commit) -> Outcome:
+        if not self.hosts.commit(event.host, event.life, event.inbox):
+            return ignored("that much is known to be in the log")
+        return taken(f"host {event.host}: {event.inbox} bytes of its inbox are in the log")
+
     def _claim(self, event: events.Claim) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
         if member is None or not self._snapshots_of(event.rank).claim(event.buffer, event.rank, event.incarnation):
@@ -274,7 +276,6 @@ class Ledger(LedgerView):
         return self.snapshots_at[self.hosts.of[rank]]
 
     def _try_again(self, sealed: Round) -> None:
-        self.done_by = set()
         self.reducing = sealed._replace(attempt=sealed.attempt + 1)
 
     def _leave_out(self, sealed: Round, lost: list[Contribution], now_ns: int) -> None:
@@ -376,7 +377,7 @@ class Ledger(LedgerView):
     def _complete(self, result: Round, now_ns: int) -> None:
         self._news += 1
         self.results.add(result, covered=self._covered())
-        self.reducing, self.done_by = None, set()
+        self.reducing = None
         if result.hyper_from is not None:
             self.hyper_step = result.hyper_from.step
         everybody = result.contributions + result.refused
@@ -444,6 +445,7 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {
     events.Tell: Ledger._tell,
     events.Agent: Ledger._agent,
     events.Gone: Ledger._gone,
+    events.Commit: Ledger._commit,
     events.Draw: Ledger._draw,
     events.Skip: Ledger._skip,
     **dict.fromkeys((events.Publish, events.Read, events.Swap, events.Withdraw), Ledger._share),

@@ -32,7 +32,6 @@ class LedgerView(Part):
     discount: Discount
     sync: Synchronisation
     hosts: Hosts
-    done_by: set[int]  #: hosts that have the result of the attempt being reduced
     snapshots_at: list[Snapshots]  #: by host
     published: Published
     pool: Pool
@@ -49,7 +48,7 @@ class LedgerView(Part):
         self.round, self.open, self.reducing = 0, OpenRound(rules.rows), None
         self.met_ns, self.grace_ns, self.patient_until_ns, self.hyper_step = None, 0, None, 0
         self.results, self.discount = Results(rules), Discount(rules)
-        self.done_by, self.told = set(), {}
+        self.told = {}
         self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
         self.published = Published(rules, self.members, self.pace)
         self.pool = Pool(self.hosts.count)

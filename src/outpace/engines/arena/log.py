@@ -53,6 +53,7 @@ _FIELDS: tuple[tuple[type[Event], str], ...] = (  # a kind's number, its place h
     (ev.Skip, "HIQIQQ"),
     (ev.Away, "HIQ?"),
     (ev.Back, "HI"),
+    (ev.Commit, "HQQ"),
 )
 _TIME_AT, _CHECKED_BYTES = 48, 56
 _END = struct.Struct("<I4x")

@@ -1,7 +1,7 @@
 """The agent of one host: a process of its own, outside the ranks' interpreters. Owns its threads and its end.
 
-    commit   this host's inbox into the log of all hosts (the main thread)
-    read     what the other hosts commit
+    commit   this host's inbox, and what other hosts send to it, into the log of all hosts (the main thread)
+    read     what the hosts have committed
     deliver  all of it into this host's log, with its data
     reduce   sealed rounds over all hosts
     beat     signs of life, and who has given none
@@ -27,7 +27,7 @@ from torch.distributed import DistNetworkError, DistStoreError
 
 from outpace.engines.arena.kernel import Bell, Faults, Life
 from outpace.engines.arena.layout import Arena, ArenaLayout
-from outpace.engines.arena.log import ArenaLog, LogFile, decode
+from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, LogFile
 from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.backend import address_towards_store, be_quiet, make_room
@@ -35,12 +35,22 @@ from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.joining import PLACE, JoinHandler, Question
-from outpace.engines.cluster.leases import Leases, beat_s, group_s, lease_s, replaced, store_s
+from outpace.engines.cluster.leases import (
+    WATCHED_BY_ALL,
+    Leases,
+    beat_s,
+    group_s,
+    lease_s,
+    replaced,
+    store_s,
+    watched,
+)
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.reducer import HostReducer
+from outpace.engines.cluster.relay import FEW_HOSTS, Passed, Relay
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.shared_page import FAILED, LEFT, RUNNING, STORE_LOST, SharedPage
-from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
+from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog, unpack
 from outpace.engines.cluster.supervisor import LaunchSpec, cluster_of
 from outpace.engines.cluster.transfers import Transfers
 from outpace.engines.sums import RowSums
@@ -53,6 +63,7 @@ from outpace.protocol.events import Dead, Event, Gone
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
+from outpace.protocol.shared_log import Batch, Forward, LogWriter
 from outpace.vector import Chunk
 
 log = logging.getLogger("outpace")
@@ -78,7 +89,9 @@ class Agent:
         rest = (snapshots, Bell(memory.word), self._life, Faults(), spec.timeout_s)
         self._host_log = ArenaLog(layout.world, rules, LogFile(log_fd), *rest, host=spec.host)
         self._read_hosts = Hosts(rules)
-        self._membership = Membership(self._read_hosts, spec.host, self._connect, self._begin, lease_s(spec.timeout_s))
+        self._membership = Membership(
+            self._read_hosts, spec.host, self._connect, self._regroup, self._begin, lease_s(spec.timeout_s)
+        )
         self._attempts: queue.SimpleQueue[tuple[Round, int]] = queue.SimpleQueue()
         self._entries: queue.SimpleQueue[Entry | Question] = queue.SimpleQueue()
         self._delivery = Delivery(
@@ -86,9 +99,11 @@ class Agent:
             *(spec.host, spec.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
         self._read_hosts.with_state(self._host_log.ledger.hosts.to_state())
-        progress = page.progress
-        self._committed = progress.inbox
-        self._log = StoreLog(self._store, self._prefix, page.key, spec.host, page.life, progress, self._accept)
+        self._log = StoreLog(self._store, self._prefix, page.key, page.progress, self._accept)
+        self._writing = threading.Lock()
+        most_bytes = MOST_RECORDS * RECORD_BYTES
+        self._writer = LogWriter(spec.host, page.life, self._read_hosts, beat_s(spec.timeout_s), most_bytes)
+        self._relay: Relay | None = None
         self._join_handler = JoinHandler(SealedStore(self._store.clone(), page.key, f"{self._prefix}/{PLACE}"))
         me = (spec.host, page.life)
         self._leases = Leases(self._store.clone(), self._prefix, page.key, *me, lease_s(spec.timeout_s))
@@ -133,38 +148,70 @@ class Agent:
     def _commit(self) -> None:
         looked = 0.0
         while True:
-            shown = self._bell.value()
-            records = self._inbox.read(self._committed, MOST_RECORDS)
-            if records:
-                self._log.commit(self._committed + len(records), records)
+            shown, now = self._bell.value(), time.monotonic()
+            if self._commit_some(now):
                 continue
-            now = time.monotonic()
             if now - looked > _REST_S:
                 looked = now
                 if self._look_after_ranks():
                     return
             self._bell.wait(shown, _REST_S)
 
+    def _commit_some(self, now: float) -> bool:
+        """Whether there was anything to commit, or to have committed by another host."""
+        with self._writing:
+            step, relay = self._writer.next(self._inbox_from, now), self._relay
+        if step is None:
+            return False
+        if isinstance(step, Forward):
+            if relay is not None:
+                relay.forward(step.host, step.batch)
+        elif (written := self._log.write(step.batches)) is not None and relay is not None:
+            relay.spread(*written)
+        return True
+
+    def _inbox_from(self, position: int) -> bytes:
+        return self._inbox.read(position, MOST_RECORDS)
+
+    def _regroup(self, group: Group | None) -> None:
+        """The agents are connected now, or no longer. Without a relay every agent writes for itself."""
+        with self._writing:
+            self._relay = Relay(group, self._take_message) if group and len(group.hosts) > FEW_HOSTS else None
+            self._writer.regroup(group.hosts if group and self._relay else ())
+        self._bell.ring()
+
+    def _take_message(self, message: Batch | Passed) -> None:
+        if isinstance(message, Passed):
+            self._log.pass_in(*message)
+            return
+        with self._writing:
+            self._writer.offer(message)
+        self._bell.ring()
+
     def _read(self) -> None:
         while True:
-            self._log.read()
+            if self._relay is None:
+                self._log.read()
+            else:
+                self._log.follow(beat_s(self._timeout_s))
 
     def _accept(self, entry: Entry) -> None:
-        if entry.host == self._host and entry.life == self._page.life:
-            self._committed = entry.inbox
         self._entries.put(entry)
-        for event in decode(entry.records):
-            if isinstance(event, (AgentBegins, Gone)):
-                self._membership.take_in(event)
-                was_given_up = isinstance(event, Gone) and event.host == self._host not in self._membership.living
-                if (was_given_up and self._users()) or self._is_of_a_life_before(entry, event):
-                    self._begin()  # the others went on without this host; it comes back
+        for batch, events in unpack(entry.records):
+            with self._writing:
+                self._read_hosts.commit(batch.host, batch.life, batch.end)
+            for event in events:
+                if isinstance(event, (AgentBegins, Gone)):
+                    self._membership.take_in(event)
+                    was_given_up = isinstance(event, Gone) and event.host == self._host not in self._membership.living
+                    if (was_given_up and self._users()) or self._is_of_a_life_before(batch, event):
+                        self._begin()  # the others went on without this host; it comes back
 
-    def _is_of_a_life_before(self, entry: Entry, event: Event) -> bool:
+    def _is_of_a_life_before(self, batch: Batch, event: Event) -> bool:
         """Whether a life of this host that was given up has come back meanwhile. One that comes later ends this one."""
-        if not isinstance(event, AgentBegins) or event.host != self._host or entry.life == self._page.life:
+        if not isinstance(event, AgentBegins) or event.host != self._host or batch.life == self._page.life:
             return False
-        if entry.life > self._page.life:
+        if batch.life > self._page.life:
             self._give_up(FAILED, replaced(self._host))
         return True
 
@@ -195,14 +242,16 @@ class Agent:
 
     def _beat(self) -> None:
         while True:
+            living, serials = self._membership.living, self._membership.serials()
+            looked_at = watched(self._host, living, len(serials))
+            silent = self._leases.silent({host: serials[host] for host in looked_at})
             self._leases.beat(self._delivery.entries)
-            living = self._membership.living
-            silent = self._leases.silent(self._membership.serials())
             self._store_answered = time.monotonic()
             if self._host_log.ledger.started:
                 for host in set(silent) & set(living):
                     self._let_go(host, f"has been silent for {lease_s(self._timeout_s):.0f} s")
-            self._receive()
+            if self._host in living[:WATCHED_BY_ALL]:
+                self._receive()
             self._cut(living)
             time.sleep(beat_s(self._timeout_s))
 
@@ -278,7 +327,8 @@ class Agent:
         ledger, me = self._host_log.ledger, self._host
         if not ledger.started or me not in ledger.hosts.living:
             return True
-        if self._inbox.read(self._committed, 1) or not self._entries.empty():
+        committed = self._read_hosts.committed_of(me, self._page.life)
+        if committed is not None and (self._inbox.read(committed, 1) or not self._entries.empty()):
             return False
         if ledger.ended:
             return self._has_everybody_ended()

@@ -21,7 +21,7 @@ from outpace.engines.cluster.shared_page import Progress, SharedPage
 from outpace.engines.cluster.store_log import Entry
 from outpace.engines.cluster.transfers import SNAPSHOT, Payload, WithData, current_rows, is_for, payload_of
 from outpace.errors import OutpaceError
-from outpace.protocol.events import Agent, Event
+from outpace.protocol.events import Agent, Commit, Event
 from outpace.protocol.round import Round
 
 
@@ -53,15 +53,14 @@ class Delivery:
         """Writes an entry's records. Records that an earlier agent has written already are left alone."""
         start = self._progress.position
         news = self._log.ledger.news
-        is_own = (entry.host, entry.life) == (self._host, self._page.life)
-        inbox = entry.inbox if is_own else self._progress.inbox
-        self._note(self._progress._replace(coming=inbox))
-        for index, event in enumerate(decode(entry.records)):
+        events = decode(entry.records)
+        for index, event in enumerate(events):
             if start + index * RECORD_BYTES >= self.position:
                 record = entry.records[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]
                 self._deliver(event, record)
-        self._note(Progress(entry.number + 1, start + len(entry.records), inbox, inbox, entry.chain))
-        self._inbox.cut(inbox)
+        self._progress = self._page.progress = Progress(entry.number + 1, start + len(entry.records), entry.chain)
+        self._inbox.cut(self._log.ledger.hosts.committed_of(self._host, self._page.life) or 0)
+        is_own = any(isinstance(event, Commit) and event.host == self._host for event in events)
         if is_own or self._log.ledger.news != news:
             self._bell.ring()
 
@@ -75,11 +74,6 @@ class Delivery:
         if progress.position != self.position:
             return None
         return LogPosition(progress.entries, progress.position, progress.chain, self._log.ledger.to_state())
-
-    def _note(self, progress: Progress) -> None:
-        """For ranks that wait for what they said, and for the agent that follows."""
-        if progress != self._progress:
-            self._progress = self._page.progress = progress
 
     def _deliver(self, event: Event, record: bytes) -> None:
         self._bring(event)

@@ -119,6 +119,25 @@ class Group:
     def receive(self, tensor: torch.Tensor, host: int, tag: int) -> None:
         self._all.recv([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
 
+    def receive_from_any(self, tensor: torch.Tensor, tag: int) -> None:
+        """A message may be shorter than the tensor: it says itself how long it is."""
+        self._all.recv_anysource([tensor], tag).wait(_AS_LONG_AS_IT_TAKES)
+
+    def gather(self, flag: bool) -> list[bool] | None:
+        """Every host's flag, on the first host; None on the others. All call this together.
+
+        One message from each host, where an allreduce of Gloo is a ring of 2 (H - 1), one after the other.
+        """
+        mine = torch.tensor([flag], dtype=torch.uint8)
+        if self._all is None:
+            return [flag]
+        is_root = self.host == self.hosts[0]
+        found = [[torch.zeros_like(mine) for _ in self.hosts]] if is_root else []
+        options = dist.GatherOptions()
+        options.rootRank = 0
+        self.end(self._all.gather(found, [mine], options))
+        return [bool(flag) for flag in torch.cat(found[0]).tolist()] if is_root else None
+
     def fetch(self, how: Callable[[], T]) -> T:
         """Runs something that blocks, one at a time, unless the group is over."""
         running: Future[T] = self._fetching.submit(how)

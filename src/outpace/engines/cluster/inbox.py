@@ -12,6 +12,7 @@ from outpace.engines.arena.kernel import Bell
 from outpace.engines.arena.log import RECORD_BYTES, AppendedFile, LogFile, append, encode
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.protocol.events import Event
+from outpace.protocol.hosts import Hosts
 
 
 class Inbox(AppendedFile):
@@ -36,17 +37,11 @@ class SentLog(LogFile):
     def __init__(self, fd: int, inbox: Inbox, page: SharedPage) -> None:
         super().__init__(fd)
         self._inbox, self._page = inbox, page
-        self._progress = page.progress
         self._sent = 0  # up to where in the inbox all that this rank has appended lies
 
-    def is_back(self, position: int) -> bool:
-        """Whether all that this rank appended is in what was read up to there, or taken from a snapshot instead."""
-        return self._progress.has_brought(self._sent, position)
-
-    def read(self, position: int) -> list[Event]:
-        """The next events. How far the agent is, is looked at before: the log has all of that."""
-        self._progress = self._page.progress
-        return super().read(position)
+    def is_back(self, hosts: Hosts, host: int) -> bool:
+        """Whether all that this rank appended is in what those hosts were read from, or taken from a snapshot of."""
+        return (hosts.committed_of(host, self._page.life) or 0) >= self._sent
 
     def now_ns(self) -> int:
         """The clock of all hosts."""

@@ -1,7 +1,8 @@
 """Which hosts are still there, and the timeouts that follow from the user's one bound.
 
 Each host writes a growing number into the store; silence decides. No clock of another host is looked at. A host that
-was cut off finds that the others went on; one that was only slow finds that nobody minded.
+was cut off finds that the others went on; one that was only slow finds that nobody minded. The first living host looks
+at all others, and those at the first few, so that what a lease costs the store grows with the hosts.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from outpace.errors import OutpaceError
 
 SHORTEST_LEASE_S, LONGEST_LEASE_S = 2.0, 5.0
 LONGEST_SILENCE_S = 60.0  #: of the store
+WATCHED_BY_ALL = 3  #: the first living hosts: so many may be lost at once and be missed within one lease
 log = logging.getLogger("outpace")
 
 
@@ -40,45 +42,60 @@ def group_s(timeout_s: float) -> float:
     return max(timeout_s, 4 * lease_s(timeout_s))
 
 
+def watched(host: int, living: list[int], count: int) -> list[int]:
+    """The hosts whose signs of life one host looks at.
+
+    >>> watched(0, [0, 1, 2, 3], 5), watched(3, [0, 1, 2, 3], 5)
+    ([0, 1, 2, 3, 4], [0, 1, 2])
+    """
+    return list(range(count)) if living[:1] == [host] else living[:WATCHED_BY_ALL]
+
+
 class Leases:
     def __init__(self, store: Any, prefix: str, key: bytes, host: int, life: int, lease_s: float) -> None:
         self._store, self._prefix, self._key, self._host, self._life = store, prefix, key, host, life
         self._lease_s = lease_s
         self._seen: dict[int, tuple[tuple[int, int], float]] = {}  # host -> its agent and number, and since when
         self._beats = 0
+        self._there: set[int] = set()  # hosts that have given a sign of life
         self._entries: dict[int, int] = {}
 
     def beat(self, entries: int) -> None:
-        """Says that this host is there, and how many entries of the log it has. Raises if a later life of it has."""
-        place = self._at(self._host)
-        if self._store.check([place]):
-            beats, _, life = self._read(self._host, self._store.get(place))
-            if life > self._life:
-                raise OutpaceError(replaced(self._host))
-            self._beats = max(self._beats, beats)  # of an agent before this one
+        """Says that this host is there, and how many entries of the log it has. Whoever does has looked before."""
         self._beats += 1
         value = b"".join(number.to_bytes(8, "little") for number in (self._beats, entries, self._life))
+        place = self._at(self._host)
         self._store.set(place, seal(self._key, place, value))
 
     def silent(self, agents: dict[int, int]) -> list[int]:
         """Those of these hosts, given with the numbers of their agents, that have been silent for a lease.
 
         That an agent begins is a sign of life, too: one that was cut off may get back one connection before another.
+        Raises if a later life of this host has given signs.
         """
         others = [host for host in agents if host != self._host]
         began = time.monotonic()
-        there = [host for host in others if self._store.check([self._at(host)])]
-        values = self._store.multi_get([self._at(host) for host in there]) if there else []
+        values = self._values([self._host, *others])
         now = time.monotonic()
-        for host, sealed in zip(there, values, strict=True):
-            beats, entries, _ = self._read(host, sealed)
-            if self._note(host, (agents[host], beats), now):
+        for host in others:
+            beats, entries, _ = self._read(host, values[host]) if host in values else (-1, 0, 0)
+            if self._note(host, (agents[host], beats), now) and host in values:
                 self._entries[host] = entries
-        for host in set(others) - set(there):
-            self._note(host, (agents[host], -1), now)
+        if self._host in values:
+            beats, _, life = self._read(self._host, values[self._host])
+            if life > self._life:
+                raise OutpaceError(replaced(self._host))
+            self._beats = max(self._beats, beats)  # of an agent before this one
         if now - began > self._lease_s / 2:  # it is this host that was away: begin anew
             self._seen = {host: (sign, now) for host, (sign, _) in self._seen.items()}
         return [host for host in others if now - self._seen[host][1] > self._lease_s]
+
+    def _values(self, hosts: list[int]) -> dict[int, bytes]:
+        """What these hosts have written, if anything. One look at the store when all have."""
+        self._there |= {host for host in hosts if host not in self._there and self._store.check([self._at(host)])}
+        there = [host for host in hosts if host in self._there]
+        values = self._store.multi_get([self._at(host) for host in there]) if there else []
+        return dict(zip(there, values, strict=True))
 
     def had_by_all(self, hosts: list[int], mine: int) -> int:
         return min([mine, *(self._entries.get(host, 0) for host in hosts if host != self._host)])

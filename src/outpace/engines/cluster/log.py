@@ -84,7 +84,7 @@ class ClusterLog(ArenaLog):
         began = looked = time.monotonic()
         asleep_s = 0.0
         self.look()
-        while not self.file.is_back(self.position):
+        while not self.file.is_back(self.ledger.hosts, self.ledger.host):
             now = time.monotonic()
             if now - looked > ASLEEP_S:  # it is this rank that stood still, and not the agent
                 asleep_s += now - looked

@@ -23,10 +23,17 @@ Connect = Callable[[int, list[int]], tuple[Group, Transfers]]  #: a generation a
 
 class Membership:
     def __init__(
-        self, hosts: Hosts, host: int, connect: Connect, begin_again: Callable[[], None], patience_s: float
+        self,
+        hosts: Hosts,
+        host: int,
+        connect: Connect,
+        regroup: Callable[[Group | None], None],
+        begin_again: Callable[[], None],
+        patience_s: float,
     ) -> None:
         self._hosts, self._host = hosts, host
         self._connect, self._begin_again = connect, begin_again
+        self._regroup = regroup  # is told of every group there is from now on, and when it is over
         self._patience_s = patience_s
         self._changed = threading.Condition()
         self._group: Group | None = None
@@ -53,6 +60,7 @@ class Membership:
         with self._changed:
             if self._group is not None:
                 self._group.is_over = True
+            self._regroup(None)
             self._changed.notify_all()
         everybody_was_here = len(self._hosts.serials) == self._hosts.count
         if everybody_was_here and self._host in self._hosts.living:
@@ -115,4 +123,5 @@ class Membership:
                 group.is_over = True
                 return
             self._group, self._transfers, self._generation = group, transfers, generation
+            self._regroup(group)
             self._changed.notify_all()

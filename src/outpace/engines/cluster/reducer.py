@@ -19,7 +19,7 @@ from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.wire import Piece, wire_of
 from outpace.engines.sums import RowSums, Terms, done, join_meta, merged_meta, split_meta
-from outpace.protocol.events import Attempt, Event, Refuse
+from outpace.protocol.events import Attempt, Done, Event, Refuse
 from outpace.protocol.round import Round
 from outpace.vector import accumulator
 
@@ -56,20 +56,28 @@ class HostReducer:
             meta = self._begin_meta(group, sealed)
             squares = self._sum(group, sealed, terms, is_free)
             blob = self._end_meta(group, *meta)
-            if not self._is_current(sealed):
-                return None
-            if not is_free:
-                return self._another_attempt(sealed)
-            value = self._sums.clip(squares)
-            if math.isnan(value) and (refusal := self._refusal(sealed, terms)) is not None:
-                return refusal
-            self._memory.write_meta(self._memory.layout.slot_meta(sealed.slot), blob)
-            return done(self._host, sealed, value)
+            result = self._result(sealed, terms, squares, blob, is_free)
+            everywhere = group.gather(isinstance(result, Done))
+            if isinstance(result, Done) and not (everywhere and all(everywhere)):
+                return None  # another host says it for all, or has to say something else
+            return result
         except (Abandoned, RuntimeError):
             self._pieces = [self._made_pieces() for _ in range(DEPTH)]  # an old group may still write into these
             raise
         finally:
             self._holds.release()
+
+    def _result(self, sealed: Round, terms: Terms, squares: list[float], blob: bytes, is_free: bool) -> Event | None:
+        """What there is to say of an attempt that has ended here, if it is still wanted. `Done` if all is well."""
+        if not self._is_current(sealed):
+            return None
+        if not is_free:
+            return self._another_attempt(sealed)
+        value = self._sums.clip(squares)
+        if math.isnan(value) and (refusal := self._refusal(sealed, terms)) is not None:
+            return refusal
+        self._memory.write_meta(self._memory.layout.slot_meta(sealed.slot), blob)
+        return done(self._host, sealed, value)
 
     def _terms(self, sealed: Round) -> Terms:
         layout, mine = self._memory.layout, self._mine(sealed)

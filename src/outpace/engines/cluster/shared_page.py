@@ -1,8 +1,8 @@
 """The page that the ranks of a host share with their agent. Owns its fields: a bell, a clock, the agent's final error.
 
-How far the agent is lies here, too, so that another one can go on when it was killed, and so that ranks know what of
-their inbox has come back. It is written into one of two places in turn, with its turn and a checksum: neither a killed
-agent nor a rank that looks at the wrong moment can take half of it for the whole.
+How far the agent is lies here, too, so that another one can go on when it was killed. It is written into one of two
+places in turn, with its turn and a checksum: neither a killed agent nor a rank that looks at the wrong moment can take
+half of it for the whole.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outpace.engines.arena import kernel
 from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.errors import OutpaceError, StoreLost
 
-_PROGRESS = struct.Struct("<QQQQQ32s")  # the turn, then the fields
+_PROGRESS = struct.Struct("<QQQ32s")  # the turn, then the fields
 _CHECKED = struct.Struct(f"<{_PROGRESS.size}sI")
 _OF_ZEROS = crc32(bytes(_PROGRESS.size))
 _BELL, _CLOCK, _STATUS, _KEY, _LIFE, _PLACES, _WORDS = 0, 8, 16, 32, 64, 128, 384
@@ -31,13 +31,7 @@ class Progress(NamedTuple):
 
     entries: int = 0  #: of the log of all hosts, in this host's log
     position: int = 0  #: bytes of this host's log that they are
-    inbox: int = 0  #: bytes of this host's inbox that are in them
-    coming: int = 0  #: the same with the entry that is being written now, if it is this host's own
     chain: bytes = bytes(32)  #: seal of the last of them
-
-    def has_brought(self, inbox: int, position: int) -> bool:
-        """Whether this host's log, read up to a position, contains its inbox up to `inbox`."""
-        return inbox <= self.coming and position >= self.position + max(0, inbox - self.inbox)
 
 
 class SharedPage:

@@ -1,0 +1,109 @@
+"""Short messages between the agents of a group: batches to whoever writes them, and entries from whoever wrote them.
+
+An entry goes down a tree with its writer as the root, so that neither the store nor one agent serves all others. Any of
+it may be lost: the store has every entry, and a batch that does not get into the log is sent again. So nothing here is
+acknowledged, and what belongs to a group that is over is left to itself.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+
+from outpace.engines.cluster.group import Group
+from outpace.engines.cluster.store_log import MOST_BYTES, pack, unpack
+from outpace.protocol.shared_log import Batch
+
+FEW_HOSTS = 2  #: among so many, each writes for itself and reads the store: that takes the fewest hops
+FAN_OUT = 8  #: hosts that one host passes an entry on to
+_HEAD = struct.Struct("<IIQ")  # bytes that follow, the root's place in the group, number of the entry
+_NO_ENTRY = (1 << 64) - 1  # it is a batch
+_PAUSE_S = 0.05  #: after a message that failed, because somebody is gone
+log = logging.getLogger("outpace")
+
+
+class Passed(NamedTuple):
+    """An entry on its way."""
+
+    number: int
+    sealed: bytes
+
+
+class Relay:
+    """One agent's. `receive` is called with what the others send, from a thread of its own."""
+
+    def __init__(self, group: Group, receive: Callable[[Batch | Passed], None]) -> None:
+        self._group, self._receive = group, receive
+        self._place = group.hosts.index(group.host)
+        self._senders: dict[int, queue.SimpleQueue[bytes]] = {}
+        self._lock = threading.Lock()
+        threading.Thread(target=self._listen, name="relay", daemon=True).start()
+
+    @property
+    def is_over(self) -> bool:
+        return self._group.is_over
+
+    def forward(self, host: int, batch: Batch) -> None:
+        self._send(host, _NO_ENTRY, self._place, pack([batch]))
+
+    def spread(self, number: int, sealed: bytes) -> None:
+        """An entry that this host has written."""
+        self._pass_on(self._place, number, sealed)
+
+    def _pass_on(self, root: int, number: int, sealed: bytes) -> None:
+        for place in children(root, self._place, len(self._group.hosts)):
+            self._send(self._group.hosts[place], number, root, sealed)
+
+    def _send(self, host: int, number: int, root: int, data: bytes) -> None:
+        with self._lock:
+            if host not in self._senders:
+                self._senders[host] = queue.SimpleQueue()
+                arguments = (host, self._senders[host])
+                threading.Thread(target=self._deliver, args=arguments, name=f"relay to {host}", daemon=True).start()
+        self._senders[host].put(_HEAD.pack(len(data), root, number) + data)
+
+    def _deliver(self, host: int, waiting: queue.SimpleQueue[bytes]) -> None:
+        """Blocks where that host takes nothing, which is nobody else's trouble."""
+        try:
+            while not self._group.is_over:
+                self._group.send(torch.frombuffer(bytearray(waiting.get()), dtype=torch.uint8), host, _TAG)
+        except RuntimeError as error:
+            log.debug("host %d is sent no more messages: %s", host, error)
+
+    def _listen(self) -> None:
+        message = torch.zeros(_HEAD.size + MOST_BYTES, dtype=torch.uint8)
+        while not self._group.is_over:
+            try:
+                self._group.receive_from_any(message, _TAG)
+            except RuntimeError as error:
+                log.debug("a message was lost: %s", error)
+                time.sleep(_PAUSE_S)
+                continue
+            nbytes, root, number = _HEAD.unpack(bytes(message[: _HEAD.size].numpy()))
+            data = bytes(message[_HEAD.size : _HEAD.size + nbytes].numpy())
+            if number == _NO_ENTRY:
+                for batch, _ in unpack(data):
+                    self._receive(batch)
+            else:
+                self._pass_on(root, number, data)
+                self._receive(Passed(number, data))
+
+
+_TAG = 4  # 1 to 3 are those of transfers
+
+
+def children(root: int, place: int, count: int) -> list[int]:
+    """To which places one passes on what comes from a root.
+
+    >>> children(2, 2, 5), children(0, 1, 20)
+    ([3, 4, 0, 1], [9, 10, 11, 12, 13, 14, 15, 16])
+    """
+    depth_first = (place - root) % count * FAN_OUT
+    return [(root + child) % count for child in range(depth_first + 1, min(count, depth_first + FAN_OUT + 1))]
