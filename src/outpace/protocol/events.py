@@ -245,7 +245,7 @@ class Skip(NamedTuple):
 
 
 _OfRounds = Join | Arrive | Seal | Attempt | Refuse | Done | Sync | Finish | Dead | Claim | Snapshot
-Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Commit | Draw | Skip | Away | Back
+Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Draw | Skip | Away | Back | Commit
 
 
 class OutcomeKind(Enum):
