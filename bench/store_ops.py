@@ -117,7 +117,9 @@ def main() -> None:
         for hosts in given.hosts:
             row = count(strategy, hosts, given.compute_ms / 1e3)
             calls = "  ".join(f"{call} {number:.2f}" for call, number in row["calls"].items() if number >= 0.005)
-            print(f"{strategy:15} {hosts:3} hosts  {row['ops']:6.2f} a host and round  {row['step_ms']:6.1f} ms  {calls}")
+            print(
+                f"{strategy:15} {hosts:3} hosts  {row['ops']:6.2f} a host and round  {row['step_ms']:6.1f} ms  {calls}"
+            )
 
 
 if __name__ == "__main__":

@@ -119,6 +119,57 @@ def test_ranks_go_on_agree_and_lose_nothing_unrecorded(fault, tmp_path):
     check_account(reports, steps_of(reports))
 
 
+def kill_leader(driver: Driver) -> None:
+    driver.kill(agents_of(driver.pids([0]))[:1])
+    driver.until_more(range(driver.world), MORE)
+
+
+def kill_leader_and_its_follower(driver: Driver) -> None:
+    driver.kill(agents_of(driver.pids([0])))
+    driver.until_more(range(driver.world), MORE)
+
+
+def stop_leader(driver: Driver) -> None:
+    with driver.stopped(agents_of(driver.pids([0]))[:1]):
+        driver.until_more(range(1, driver.world), MORE)
+    driver.until_more(range(driver.world), MORE)
+
+
+def stop_leading_host(driver: Driver) -> None:
+    with driver.stopped(driver.pids([0]) + agents_of(driver.pids([0]))):
+        driver.until_more(range(1, driver.world), MORE)
+    driver.until_more(range(driver.world), MORE)
+
+
+def stop_leader_and_kill_the_next(driver: Driver) -> None:
+    with driver.stopped(agents_of(driver.pids([0]))[:1]):
+        driver.kill(agents_of(driver.pids([1]))[:1])
+        driver.until_more(range(1, driver.world), MORE)
+    driver.until_more(range(driver.world), MORE)
+
+
+@pytest.mark.parametrize(
+    "fault", [kill_leader, kill_leader_and_its_follower, stop_leader, stop_leading_host, stop_leader_and_kill_the_next]
+)
+def test_the_host_that_writes_for_all_may_be_lost_and_wake_up_again(fault, tmp_path):
+    reports = run(counting(4), "eager-majority", 4, 4, fault, tmp_path)
+    check_account(reports, steps_of(reports))
+
+
+@pytest.mark.parametrize("gone", [(0, 1), (1, 2)])
+def test_two_hosts_lost_at_once_are_left_behind(gone, tmp_path):
+    others = [rank for rank in range(4) if rank not in gone]
+
+    def kill_both(driver: Driver) -> None:
+        driver.kill(driver.pids(gone) + [agent for rank in gone for agent in agents_of(driver.pids([rank]))])
+        driver.until_more(others, MORE)
+
+    reports = run(counting(4), "eager-solo", 4, 4, kill_both, tmp_path)
+    left = [report for report in reports if report is not None]
+    assert [report.rank for report in left] == others
+    check_account(left, steps_of(left))
+
+
 def test_a_stopped_rank_is_no_fault_of_its_host(tmp_path):
     reports = run(counting(4), "eager-majority", 4, 2, stop_rank, tmp_path)
     check_account(reports, steps_of(reports))

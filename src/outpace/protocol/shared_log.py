@@ -7,7 +7,8 @@ before n and knows how much of every inbox they have, so a batch that begins els
 
 That alone makes the log right: any host may write at any time. One host writes for all only so that nobody races. A
 host sends its batch to the *leader*, the first host of the group. If the batch is not in the log for a while, the host
-sends it to the next one in order, and may come to itself. Two leaders cost an attempt and lose nothing.
+sends it to the next one in order, and may come to itself. Two leaders cost an attempt and lose nothing. Whoever has
+written an entry passes it on down a tree, so that the store is not asked by all; who gets none asks the store.
 
 Owns these decisions, as pure functions of what was read and of a clock that is an argument. Knows no store and no wire.
 """
@@ -19,7 +20,19 @@ from typing import NamedTuple
 
 from outpace.protocol.hosts import Hosts
 
+FEW_HOSTS = 2  #: among so many, each writes for itself and reads the store: that takes the fewest hops
+FAN_OUT = 8  #: hosts that one host passes an entry on to
 RETURN_AFTER = 8  #: patiences after which a leader that did not answer is tried again
+
+
+def children(root: int, place: int, count: int) -> list[int]:
+    """To which places of a group one passes on the entries that a root has written.
+
+    >>> children(2, 2, 5), children(0, 1, 20)
+    ([3, 4, 0, 1], [9, 10, 11, 12, 13, 14, 15, 16])
+    """
+    before = (place - root) % count * FAN_OUT
+    return [(root + child) % count for child in range(before + 1, min(count, before + FAN_OUT + 1))]
 
 
 class Batch(NamedTuple):

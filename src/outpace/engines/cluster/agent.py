@@ -47,7 +47,7 @@ from outpace.engines.cluster.leases import (
 )
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.reducer import HostReducer
-from outpace.engines.cluster.relay import FEW_HOSTS, Passed, Relay
+from outpace.engines.cluster.relay import Passed, Relay
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.shared_page import FAILED, LEFT, RUNNING, STORE_LOST, SharedPage
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog, unpack
@@ -63,7 +63,7 @@ from outpace.protocol.events import Dead, Event, Gone
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
-from outpace.protocol.shared_log import Batch, Forward, LogWriter
+from outpace.protocol.shared_log import FEW_HOSTS, Batch, Forward, LogWriter
 from outpace.vector import Chunk
 
 log = logging.getLogger("outpace")

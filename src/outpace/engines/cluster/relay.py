@@ -19,11 +19,10 @@ import torch
 
 from outpace.engines.cluster.group import Group
 from outpace.engines.cluster.store_log import MOST_BYTES, pack, unpack
-from outpace.protocol.shared_log import Batch
+from outpace.protocol.shared_log import Batch, children
 
-FEW_HOSTS = 2  #: among so many, each writes for itself and reads the store: that takes the fewest hops
-FAN_OUT = 8  #: hosts that one host passes an entry on to
 _HEAD = struct.Struct("<IIQ")  # bytes that follow, the root's place in the group, number of the entry
+_TAG = 4  # 1 to 3 are those of transfers
 _NO_ENTRY = (1 << 64) - 1  # it is a batch
 _PAUSE_S = 0.05  #: after a message that failed, because somebody is gone
 log = logging.getLogger("outpace")
@@ -94,16 +93,3 @@ class Relay:
             else:
                 self._pass_on(root, number, data)
                 self._receive(Passed(number, data))
-
-
-_TAG = 4  # 1 to 3 are those of transfers
-
-
-def children(root: int, place: int, count: int) -> list[int]:
-    """To which places one passes on what comes from a root.
-
-    >>> children(2, 2, 5), children(0, 1, 20)
-    ([3, 4, 0, 1], [9, 10, 11, 12, 13, 14, 15, 16])
-    """
-    depth_first = (place - root) % count * FAN_OUT
-    return [(root + child) % count for child in range(depth_first + 1, min(count, depth_first + FAN_OUT + 1))]

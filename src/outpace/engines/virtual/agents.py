@@ -1,7 +1,7 @@
 """What is between the hosts of a simulated cluster: an agent on each, one store with the log, a link to each host.
 
-Owns queues, and thereby what is late because others were first: entries at the store, rows on a host's link. Agents
-carry what ranks say and never look into it. A world on one host has no agents.
+Owns queues, and thereby what is late because others were first: entries at the store, messages at the leader's agent,
+rows on a host's link. Agents carry what ranks say and never look into it. A world on one host has no agents.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from functools import partial
 
 from outpace.engines.virtual.clock import Action, Clock, Waiters
 from outpace.engines.virtual.network import Network
+from outpace.protocol.shared_log import FEW_HOSTS, children
 
+LEADER = 0  #: the first host writes for all
 READ_MESSAGES = 5  #: from an entry to its reader: told that the key is there, it asks whether it is, and for its value
 
 
@@ -27,13 +29,15 @@ class Load:
     entries: int = 0  #: of the log: events that one agent had together are one
     lost: int = 0  #: attempts at an entry that another agent was first to write
     gets: int = 0
+    cuts: int = 0  #: entries that were taken out of the store
     store_busy_s: float = 0.0
+    leader_busy_s: float = 0.0  #: of the agent that writes for all, with messages
     link_busy_s: float = 0.0  #: the busiest link's busiest direction
     commit_s: float = 0.0  #: from saying an event until it is in the log, in the mean
 
     @property
     def ops(self) -> int:
-        return self.entries + self.lost + self.gets
+        return self.entries + self.lost + self.gets + self.cuts
 
     @property
     def ops_per_s(self) -> float:
@@ -44,6 +48,10 @@ class Load:
         return self.store_busy_s / self.seconds if self.seconds else 0.0
 
     @property
+    def leader_share(self) -> float:
+        return self.leader_busy_s / self.seconds if self.seconds else 0.0
+
+    @property
     def link_share(self) -> float:
         return self.link_busy_s / self.seconds if self.seconds else 0.0
 
@@ -51,12 +59,12 @@ class Load:
 class Store:
     """One server that answers in the order of the questions, with the log in it."""
 
-    def __init__(self, clock: Clock, network: Network, hosts: int) -> None:
+    def __init__(self, clock: Clock, network: Network, readers: int) -> None:
         self.entries, self.lost, self.busy_ns = 0, 0, 0
         self._clock = clock
         self._message_ns = round(network.message_s * 1e9)
         self._set_ns = round(network.store_set_us * 1e3)
-        self._gets_ns = round(network.store_get_us * 1e3 * hosts)
+        self._gets_ns = round(network.store_get_us * 1e3 * readers)
         self._free_ns = 0  # when everything it was asked is answered
         self._unread: deque[int] = deque()  # when each of the last entries will have been read by all
         self._read = 0  # entries that all agents have read
@@ -91,12 +99,21 @@ class Store:
 
 
 class Agents:
-    """One agent on each host. What comes while it commits an entry waits for its next one."""
+    """One agent on each host. What comes while it commits an entry waits for its next one.
+
+    Of more than a few hosts the first one writes for all: others send it what they have, and it passes entries on.
+    """
 
     def __init__(self, clock: Clock, network: Network, world: int, payload_bytes: int) -> None:
-        self.store = Store(clock, network, network.hosts(world))
         self._clock, self._network = clock, network
         self._hosts = range(network.hosts(world))
+        self._is_led = len(self._hosts) > FEW_HOSTS
+        self.store = Store(clock, network, readers=0 if self._is_led else len(self._hosts))
+        self._reach_ns = [round(reach * 1e9) for reach in network.reach_s(len(self._hosts))]
+        self._hop_ns = round((network.hop_s - network.agent_us / 1e6) * 1e9)
+        self._agent_ns = round(network.agent_us * 1e3)
+        self._leader_ns, self._leader_free_ns = 0, 0  # how long its agent worked, and when it has done all
+        self._sending: list[list[tuple[int, Action]]] = [[] for _ in self._hosts]
         self._inboxes: list[list[tuple[int, Action]]] = [[] for _ in self._hosts]  # when it was said, what it does
         self._committing = [False for _ in self._hosts]
         self._known = [0 for _ in self._hosts]  # entries that an agent has read, or lost against
@@ -113,7 +130,8 @@ class Agents:
     def commit(self, rank: int) -> Waiters:
         """Where to wait until what this rank says now is in the log."""
         waiters: Waiters = []
-        self.post(rank, partial(self._clock.wake, waiters))
+        reach_ns = self._reach_ns[self._network.host_of(rank)] if self._is_led else 0
+        self.post(rank, partial(self._clock.wake, waiters, reach_ns))
         return waiters
 
     def post(self, rank: int, action: Action) -> None:
@@ -121,28 +139,45 @@ class Agents:
         self._post(self._network.host_of(rank), action)
 
     def post_of_all(self, action: Action) -> None:
-        """Every agent says it. The action is called when the last one's is in the log."""
+        """Every agent has the result of a round, tells the first one, and that says it. The action is called when it is
+        in the log."""
         self._rounds += 1
-        left = len(self._hosts)
-
-        def one_is_in() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                action()
-
-        for host in self._hosts:
-            self._post(host, one_is_in)
+        self._leader_ns += (len(self._hosts) - 1) * self._agent_ns
+        gather_ns = round(self._network.gather_s(len(self._hosts)) * 1e9)
+        self._clock.after(gather_ns, partial(self._post, LEADER, action))
 
     def notice_ns(self) -> int:
         """From now until every host knows what was committed last."""
         return max(0, self._read_ns - self._clock.now_ns)
 
     def _post(self, host: int, action: Action) -> None:
-        self._inboxes[host].append((self._clock.now_ns, action))
+        said = (self._clock.now_ns, action)
+        if not self._is_led or host == LEADER:
+            self._write(host, [said])
+            return
+        self._sending[host].append(said)
+        if len(self._sending[host]) == 1:
+            self._clock.after(0, partial(self._forward, host))  # what is said at the same time goes with it
+
+    def _forward(self, host: int) -> None:
+        batch, self._sending[host] = self._sending[host], []
+        self._clock.after(self._hop_ns, partial(self._receive, batch))
+
+    def _receive(self, batch: list[tuple[int, Action]]) -> None:
+        """The leader's agent takes one message after the other."""
+        self._clock.at(self._work(1), partial(self._write, LEADER, batch))
+
+    def _work(self, messages: int) -> int:
+        """When the leader's agent has done with so many more."""
+        self._leader_ns += messages * self._agent_ns
+        self._leader_free_ns = max(self._leader_free_ns, self._clock.now_ns) + messages * self._agent_ns
+        return self._leader_free_ns
+
+    def _write(self, host: int, batch: list[tuple[int, Action]]) -> None:
+        self._inboxes[host] += batch
         if not self._committing[host]:
             self._committing[host] = True
-            self._clock.after(0, partial(self._attempt, host))  # what is said at the same time goes with it
+            self._clock.after(0, partial(self._attempt, host))
 
     def _attempt(self, host: int) -> None:
         """Asks for the next entry with all that lies in the inbox; who loses comes again with what there is by then."""
@@ -156,6 +191,9 @@ class Agents:
             self._clock.at(heard_ns, partial(self._attempt, host))
 
     def _end(self, host: int, batch: list[tuple[int, Action]], read_ns: int) -> None:
+        if self._is_led:
+            self._work(len(children(0, 0, len(self._hosts))))
+            read_ns = self._clock.now_ns + max(self._reach_ns)
         self._read_ns = max(self._read_ns, read_ns)
         for said_ns, action in batch:
             self._events += 1
@@ -198,8 +236,10 @@ class Agents:
             events=self._events,
             entries=self.store.entries,
             lost=self.store.lost,
-            gets=self.store.entries * len(self._hosts),
+            gets=0 if self._is_led else self.store.entries * len(self._hosts),
+            cuts=self.store.entries,
             store_busy_s=self.store.busy_until_now_ns() / 1e9,
+            leader_busy_s=min(self._clock.now_ns, self._leader_ns) / 1e9,
             link_busy_s=min(self._clock.now_ns, rows * self._row_ns + self._rounds * self._ring_ns) / 1e9,
             commit_s=self._commit_ns / 1e9 / max(1, self._events),
         )

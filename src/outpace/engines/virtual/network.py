@@ -16,12 +16,15 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 from outpace.errors import InvalidRules
+from outpace.protocol.shared_log import FEW_HOSTS, children
 from outpace.spec import build
 
 HOST_OVERHEAD_US = 100.0  #: what a round costs in one machine's memory before any byte is moved
 HOST_GBYTES_PER_S = 10.0  #: what the cores of a small machine read and write together
 SERVER_GBYTES_PER_S = 100.0  #: those of a server with many memory channels
 STORE_SET_US, STORE_GET_US = 20.0, 50.0  #: about what torch's store works for a question; `make scaling` measures it
+AGENT_US = 60.0  #: about what an agent works for a message to or from another one; measured there, too
+HOP_MESSAGES = 3  #: of the network for one between agents: Gloo asks before it sends
 
 _BANDWIDTHS = ("gbps", "host_gbytes_per_s")
 
@@ -37,6 +40,7 @@ class Network:
     round_ms: what every round costs on top: for a cost that was measured.
     store_set_us, store_get_us: what the store with the log works for a `compare_set` and for a `get`; 0 for no store:
         then what is said is known after a message.
+    agent_us: what an agent works for a message to or from another agent.
 
     >>> one_gigabyte_a_second = network("zero:gbps=8,ranks_per_host=1")
     >>> one_gigabyte_a_second.reduce_ns(world=2, ranks=[0, 1], payload_bytes=1_000_000)  # one message of 1 ms
@@ -52,6 +56,7 @@ class Network:
     round_ms: float = 0.0
     store_set_us: float = 0.0
     store_get_us: float = 0.0
+    agent_us: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -79,6 +84,23 @@ class Network:
         """A message without content, from one host to another."""
         return (self.latency_us + 2 * self.overhead_us) / 1e6
 
+    @property
+    def hop_s(self) -> float:
+        """A short message from one agent to another, with what both work for it."""
+        return HOP_MESSAGES * self.message_s + 2 * self.agent_us / 1e6
+
+    def reach_s(self, hosts: int) -> list[float]:
+        """For each host, from the first host's having written an entry until that one has it: down a tree."""
+        reach = [0.0] * hosts
+        for place in range(hosts):
+            for turn, child in enumerate(children(0, place, hosts)):  # one after the other
+                reach[child] = reach[place] + turn * self.agent_us / 1e6 + self.hop_s
+        return reach
+
+    def gather_s(self, hosts: int) -> float:
+        """Until the first host has a short message from all others."""
+        return self.hop_s + (hosts - 2) * self.agent_us / 1e6
+
     def transfer_s(self, payload_bytes: int) -> float:
         return payload_bytes * 8 / (self.gbps * 1e9)
 
@@ -99,12 +121,13 @@ class Network:
         """Until what one host says is known to the others, if nothing else is said."""
         if self.hosts(world) == 1:
             return 0.0
-        return self.message_s + self._entry_s(self.hosts(world)) if self._is_ours else self.message_s
+        return self._entry_s(self.hosts(world)) if self._is_ours else self.message_s
 
     def end_s(self, world: int) -> float:
-        """From a result that lies on every host until all know it, if nothing else is said: each host says so."""
+        """From a result that lies on every host until all know it, if nothing else is said: the first host says so when
+        all have told it."""
         hosts = self.hosts(world)
-        return self.message_s + hosts * self._entry_s(hosts) if self.has_store(world) else self.notice_s(world)
+        return self.gather_s(hosts) + self._entry_s(hosts) if self.has_store(world) else self.notice_s(world)
 
     def reduce_ns(self, world: int, ranks: Iterable[int], payload_bytes: int) -> int:
         """From the seal until the sum of what these ranks gave lies on every host."""
@@ -137,7 +160,10 @@ class Network:
         return self.store_set_us + self.store_get_us > 0
 
     def _entry_s(self, hosts: int) -> float:
-        return (self.store_set_us + hosts * self.store_get_us) / 1e6
+        """From what the first host says until all know it."""
+        if hosts <= FEW_HOSTS:
+            return self.message_s + (self.store_set_us + hosts * self.store_get_us) / 1e6
+        return 2 * self.message_s + self.store_set_us / 1e6 + max(self.reach_s(hosts))
 
     def _memory_s(self, moved_bytes: int) -> float:
         return moved_bytes / (self.host_gbytes_per_s * 1e9)
@@ -166,7 +192,9 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     ),
 }
 #: Ethernet, used as outpace's own engine for several hosts does.
-NETWORKS["cluster"] = partial(NETWORKS["ethernet"], store_set_us=STORE_SET_US, store_get_us=STORE_GET_US)
+NETWORKS["cluster"] = partial(
+    NETWORKS["ethernet"], store_set_us=STORE_SET_US, store_get_us=STORE_GET_US, agent_us=AGENT_US
+)
 
 
 def network(choice: str | Network) -> Network:
