@@ -306,7 +306,8 @@ class Agent:
         mine = self._delivery.entries
         if living and living[0] == self._host:
             everybody = self._leases.had_by_all(list(range(self._read_hosts.count)), mine)
-            self._log.cut(max(everybody, self._leases.had_by_all(living, mine) - _KEPT_ENTRIES) - 1)
+            needed = max(everybody, self._leases.had_by_all(living, mine) - _KEPT_ENTRIES) - 1
+            self._log.cut(needed, beat_s(self._timeout_s) / 4)
 
     def _look_after_ranks(self) -> bool:
         """Reports dead ranks. True if no rank is left to work for."""

@@ -54,7 +54,7 @@ class StoreLog:
     def __init__(
         self, store: Any, prefix: str, key: bytes, progress: Progress, accept: Callable[[Entry], None]
     ) -> None:
-        self._writer, self._reader = store, store.clone()
+        self._writer, self._reader, self._cutter = store, store.clone(), store.clone()
         self._reader.set_timeout(_LOOK)
         self._prefix, self._key = prefix, key
         self._accept = accept
@@ -105,11 +105,13 @@ class StoreLog:
         elif self._early:
             time.sleep(_PAUSE_S)
 
-    def cut(self, number: int) -> None:
-        """Takes entries below out of the store: every host has them."""
-        for old in range(self._cut, number):
-            self._writer.delete_key(self._at(old))
-        self._cut = max(self._cut, number)
+    def cut(self, number: int, most_s: float) -> None:
+        """Takes entries below out of the store: every host has them. What takes longer is left for the next time: when
+        a host comes back after long, there may be many, and whoever calls has to give signs of life."""
+        began = time.monotonic()
+        while self._cut < number and time.monotonic() - began < most_s:
+            self._cutter.delete_key(self._at(self._cut))
+            self._cut += 1
 
     def _take(self, number: int, sealed: bytes) -> None:
         with self._taken:
