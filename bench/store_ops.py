@@ -72,13 +72,13 @@ class CountingStore:
 
 def train(strategy: str, directory: str, compute_s: float) -> tuple[Counter[str], int, float]:
     """A rank, alone on its host: what its agent asked, in how many rounds, and how long a step took."""
-    from outpace.engines.cluster import agent, nursery
+    from outpace.engines.cluster import agent, supervisor
     from outpace.job.environment import joined_store, whereami
 
     rank = whereami().rank
     counts = Counts(Path(directory) / f"{rank}")
     agent.joined_store = lambda: CountingStore(joined_store(), counts)
-    nursery.nursery.fork()  # from here, where stores count
+    supervisor.nursery.fork()  # from here, where stores count
     weight = torch.nn.Parameter(torch.zeros(PARAMETERS))
     opt = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=0.01), strategy, timeout_s=60)
     weight.grad = torch.ones_like(weight)

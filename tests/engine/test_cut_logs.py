@@ -23,9 +23,8 @@ from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, encode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.delivery import Delivery
-from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.log import ClusterLog
-from outpace.engines.cluster.shared_page import Progress, SharedPage
+from outpace.engines.cluster.shared_page import Inbox, Progress, SentLog, SharedPage
 from outpace.engines.cluster.store_log import Entry, StoreLog, pack, unpack
 from outpace.errors import TimedOut
 from outpace.interface import Contents

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from outpace.engines.cluster import nursery
+from outpace.engines.cluster import supervisor
 from outpace.job.environment import environment_of
 from outpace.job.store import open_store
 from outpace.launching.leash import die_with_parent
@@ -96,5 +96,5 @@ def _live(env: dict[str, str], said: Path, answer: Path, fn: Callable[..., Any],
     with said.open("ab") as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
     if env["LOCAL_RANK"] == "0":
-        nursery.nursery.fork()  # as in `outpace.spawn`
+        supervisor.nursery.fork()  # as in `outpace.spawn`
     answer.write_bytes(pickle.dumps(fn(*args)))

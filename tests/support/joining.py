@@ -10,7 +10,7 @@ import torch
 
 import outpace
 from outpace.engines.arena.log import RECORD_BYTES
-from outpace.engines.cluster import nursery
+from outpace.engines.cluster import supervisor
 from outpace.engines.cluster.sealing import seal
 from outpace.engines.cluster.shared_page import SharedPage
 from outpace.engines.cluster.store_log import MOST_RECORDS
@@ -34,7 +34,7 @@ def train() -> str:
 
 def train_without_pickles() -> str:
     """The agents see to it themselves: they come from new interpreters, which find the same directory."""
-    nursery.nursery = nursery.Nursery()
+    supervisor.nursery = supervisor.Nursery()
     runpy.run_path(str(Path(__file__).with_name("no_pickles") / "sitecustomize.py"))["refuse"]()
     return train()
 

@@ -12,7 +12,7 @@ import torch
 
 import outpace
 from outpace.engines.arena.open import Rendezvous
-from outpace.engines.cluster import nursery
+from outpace.engines.cluster import supervisor
 from tests.support.ranks import my_rank
 
 Told = tuple[str, str, float]  #: which error, its words, seconds until it came
@@ -60,7 +60,7 @@ def begin_without_the_last(timeout_s: float, how: str) -> Told | None:
         Rendezvous.enter = lambda *_: time.sleep(timeout_s + 5)  # type: ignore[method-assign]
         optimizer_or_nothing(timeout_s)
         return None
-    sys.executable, nursery.nursery = how, nursery.Nursery()
+    sys.executable, supervisor.nursery = how, supervisor.Nursery()
     return begin(timeout_s)
 
 

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.engines.cluster.packing import PAGE, add_packed, addable, dtype_for, numbers_of, packed
+from outpace.engines.cluster.wire import PAGE, add_packed, addable, dtype_for, numbers_of, packed
 
 
 def sparse_vector(elements, count, seed=0, dtype=torch.float32):

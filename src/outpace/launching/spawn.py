@@ -134,10 +134,10 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     import torch
 
     from outpace import lifetimes
-    from outpace.engines.cluster import nursery
+    from outpace.engines.cluster import supervisor
 
     if is_warm and HOST in environment and environment["LOCAL_RANK"] == "0":
-        nursery.nursery.fork()  # nothing runs here yet
+        supervisor.nursery.fork()  # nothing runs here yet
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     try:

@@ -4,7 +4,7 @@ import socket
 import sys
 
 from outpace.engines.cluster.agent import live
-from outpace.engines.cluster.nursery import serve
+from outpace.engines.cluster.supervisor import serve
 
 if __name__ == "__main__":
     connection, rank = map(int, sys.argv[1:])

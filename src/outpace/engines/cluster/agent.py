@@ -31,9 +31,8 @@ from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, LogFile
 from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.backend import address_towards_store, be_quiet, make_room
-from outpace.engines.cluster.delivery import Delivery
+from outpace.engines.cluster.delivery import Delivery, Transfers
 from outpace.engines.cluster.group import Abandoned, Group
-from outpace.engines.cluster.inbox import Inbox
 from outpace.engines.cluster.joining import PLACE, JoinHandler, Question
 from outpace.engines.cluster.leases import (
     WATCHED_BY_ALL,
@@ -49,10 +48,9 @@ from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.reducer import HostReducer
 from outpace.engines.cluster.relay import Passed, Relay
 from outpace.engines.cluster.sealing import SealedStore
-from outpace.engines.cluster.shared_page import FAILED, LEFT, RUNNING, STORE_LOST, SharedPage
+from outpace.engines.cluster.shared_page import FAILED, LEFT, RUNNING, STORE_LOST, Inbox, SharedPage
 from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog, unpack
 from outpace.engines.cluster.supervisor import LaunchSpec, cluster_of
-from outpace.engines.cluster.transfers import Transfers
 from outpace.engines.sums import RowSums
 from outpace.errors import OutpaceError
 from outpace.job.environment import joined_store

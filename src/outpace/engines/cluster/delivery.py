@@ -3,26 +3,156 @@
 Owns the order: what goes with a record is fetched before the record is written, and a rank's next publication is not
 written before the hosts that need the last one have fetched it. The agent's own ledger is folded from this host's log,
 like every rank's, so that a new agent knows what the last one knew.
+
+Whoever needs data asks its source, which reads it from its arena. Asking keeps no state anywhere: an agent that was
+killed or cut off just asks again. What arrives is put into private memory first: a transfer of an old group may still
+end when its place in the arena holds something else.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
 
 from outpace.engines.arena.kernel import Bell
+from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append, decode
 from outpace.engines.arena.memory import tag
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.cluster.inbox import Inbox
+from outpace.engines.cluster.group import Group
 from outpace.engines.cluster.joining import LogPosition
 from outpace.engines.cluster.membership import Membership
-from outpace.engines.cluster.shared_page import Progress, SharedPage
+from outpace.engines.cluster.shared_page import Inbox, Progress, SharedPage
 from outpace.engines.cluster.store_log import Entry
-from outpace.engines.cluster.transfers import SNAPSHOT, Payload, WithData, current_rows, is_for, payload_of
 from outpace.errors import OutpaceError
-from outpace.protocol.events import Agent, Commit, Event
+from outpace.protocol.events import Agent, Commit, Event, Finish, Publish, Snapshot, Swap, Sync
+from outpace.protocol.hosts import is_addressed
+from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Round
+
+AT_THE_END = 2
+ROW, BUFFERS, SNAPSHOT = range(3)
+WithData = Publish | Swap | Snapshot | Sync | Finish  #: events that data goes with
+log = logging.getLogger("outpace")
+_REQUEST, _SIZE, _DATA = 1, 2, 3  # tags
+
+
+class Payload(NamedTuple):
+    """Data that goes with a record: whose, what, and where it goes in the memory of whoever gets it."""
+
+    source: int  #: host
+    what: int
+    number: int  #: row, buffer row or snapshot buffer, at its source
+    places: tuple[int, ...]  #: the same here
+
+
+def payload_of(event: WithData, ledger: Ledger, has_buffers: bool) -> Payload | None:
+    """What goes with a record that comes next after what the ledger knows. None if nothing does."""
+    source = ledger.hosts.of[event.rank]
+    if isinstance(event, Publish):
+        row = ledger.published.next_row(event.rank)
+        return Payload(source, ROW, row, (row,))
+    if isinstance(event, Swap):
+        rows = ledger.published.shelves[event.rank].spares[:2]
+        return Payload(source, ROW, rows[0], tuple(rows))
+    if isinstance(event, Snapshot):
+        return Payload(source, SNAPSHOT, event.buffer, (ledger.snapshots.free_buffer(-1),))
+    if not has_buffers:
+        return None
+    parity = event.generation % 2 if isinstance(event, Sync) else AT_THE_END
+    number = parity * len(ledger.hosts.of) + event.rank
+    return Payload(source, BUFFERS, number, (number,))
+
+
+def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
+    """Whether a host gets the data of a record that comes next after what the ledger knows."""
+    if host not in ledger.hosts.living or host == ledger.hosts.of[event.rank]:
+        return False
+    if isinstance(event, Snapshot):
+        return host in ledger.without_snapshot()
+    return not isinstance(event, Publish) or is_addressed(event.reader_hosts, host)
+
+
+def current_rows(ledger: Ledger) -> list[Payload]:
+    """All published rows that ranks of other hosts may read: what a host that comes back has missed."""
+    published = ledger.published
+    rows = {place.row: rank for rank, shelf in published.shelves.items() for place in shelf.kept.values()}
+    rows |= {shelf.current.row: rank for rank, shelf in published.shelves.items() if shelf.current is not None}
+    of = ledger.hosts.of
+    return [Payload(of[rank], ROW, row, (row,)) for row, rank in sorted(rows.items()) if of[rank] != ledger.host]
+
+
+def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
+    """(offset, bytes) in the arena. Of a snapshot, the most it can take."""
+    if what == ROW:
+        return layout.published(number), layout.published_bytes
+    if what == BUFFERS:
+        return layout.buffer_row(number // layout.world, number % layout.world), layout.buffer_bytes
+    return layout.state(number), layout.state_bytes
+
+
+class Transfers:
+    def __init__(self, group: Group, memory: Arena, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
+        self._group, self._memory, self._snapshots = group, memory, snapshots
+        self.fetched = dict(positions)  #: host -> up to which place in the log it has what goes with the records
+        self._moved = threading.Condition()
+        for host in group.hosts:
+            if host != group.host:
+                threading.Thread(target=self._serve, args=(host,), name=f"serve {host}", daemon=True).start()
+
+    def fetch(self, payload: Payload, position: int) -> None:
+        """Brings the data of the record at a position here. All before that position is here."""
+        data = self._group.fetch(lambda: self._ask(payload, position))
+        for number in payload.places:
+            offset, nbytes = region(self._memory.layout, payload.what, number)
+            self._memory.touch(offset, min(nbytes, data.numel()))
+            self._memory.region(offset, data.numel()).copy_(data)
+
+    def until_fetched(self, host: int, position: int) -> None:
+        """Waits until a host has what goes with the record at a position, unless the group is over."""
+        with self._moved:
+            while self.fetched.get(host, position + 1) <= position and not self._group.is_over:
+                self._moved.wait(0.05)
+
+    def _ask(self, payload: Payload, position: int) -> torch.Tensor:
+        group, size = self._group, torch.zeros(1, dtype=torch.int64)
+        group.send(torch.tensor([payload.what, payload.number, position], dtype=torch.int64), payload.source, _REQUEST)
+        group.receive(size, payload.source, _SIZE)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        if data.numel():
+            group.receive(data, payload.source, _DATA)
+        return data
+
+    def _serve(self, host: int) -> None:
+        group, request = self._group, torch.zeros(3, dtype=torch.int64)
+        try:
+            while not group.is_over:
+                group.receive(request, host, _REQUEST)
+                what, number, position = request.tolist()
+                self._note(host, position)
+                data = self._data(what, number)
+                group.send(torch.tensor([data.numel()], dtype=torch.int64), host, _SIZE)
+                if data.numel():
+                    group.send(data, host, _DATA)
+                self._note(host, position + 1)
+        except RuntimeError as error:
+            log.debug("host %d is not served any more: %s", host, error)
+
+    def _note(self, host: int, position: int) -> None:
+        with self._moved:
+            self.fetched[host] = max(position, self.fetched.get(host, 0))
+            self._moved.notify_all()
+
+    def _data(self, what: int, number: int) -> torch.Tensor:
+        offset, nbytes = region(self._memory.layout, what, number)
+        if what == SNAPSHOT:
+            nbytes = self._snapshots.size(number)
+        return self._memory.region(offset, nbytes)
 
 
 class Delivery:

@@ -13,7 +13,7 @@ from typing import Any
 
 from outpace.engines.arena.kernel import SLICE_S
 from outpace.engines.arena.log import ASLEEP_S, ArenaLog
-from outpace.engines.cluster.inbox import SentLog
+from outpace.engines.cluster.shared_page import SentLog
 from outpace.engines.cluster.supervisor import AgentSupervisor
 from outpace.engines.engine import Engine, T, run
 from outpace.engines.log import Wait

@@ -10,15 +10,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from outpace.engines.cluster.group import Abandoned, Group
-from outpace.engines.cluster.transfers import Transfers
 from outpace.protocol.events import Agent, Gone
 from outpace.protocol.hosts import Hosts
 
+if TYPE_CHECKING:
+    from outpace.engines.cluster.delivery import Transfers
+
 log = logging.getLogger("outpace")
 
-Connect = Callable[[int, list[int]], tuple[Group, Transfers]]  #: a generation and its hosts
+Connect = Callable[[int, list[int]], "tuple[Group, Transfers]"]  #: a generation and its hosts
 
 
 class Membership:

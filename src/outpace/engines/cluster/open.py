@@ -23,12 +23,11 @@ from outpace.engines.agreement import check_agreement
 from outpace.engines.arena.arena import Files
 from outpace.engines.arena.open import Parts, Plan, Rendezvous, plan_of, start
 from outpace.engines.cluster.backend import check_backend
-from outpace.engines.cluster.inbox import Inbox, SentLog
 from outpace.engines.cluster.joining import PLACE, Start, ask, begin_at, hosts_of, start_of
 from outpace.engines.cluster.leases import beat_s, lease_s
 from outpace.engines.cluster.log import ClusterLog, Drive
 from outpace.engines.cluster.sealing import SealedStore
-from outpace.engines.cluster.shared_page import SharedPage, prepare_page
+from outpace.engines.cluster.shared_page import Inbox, SentLog, SharedPage, prepare_page
 from outpace.engines.cluster.supervisor import AgentSupervisor, LaunchSpec, cluster_of
 from outpace.engines.engine import Opened
 from outpace.errors import OutpaceError, StoreLost

@@ -2,20 +2,191 @@
 
 Whoever notices first starts one; the kernel's lock decides who that is. An agent that is merely stopped is left alone:
 it will go on, and until then nothing can be lost.
+
+Agents are forked by the rank's *nursery*, a process that has imported what an agent needs. Importing torch takes
+seconds, and a rank may need several agents: for one optimizer after the other, or because one was killed. A rank cannot
+fork them itself: it has threads, and its memory would live on in them. Where ranks are forked from a server that has
+imported everything, so is the nursery. It ends with its rank; agents do not. A request is a set of open files: those of
+the arena, a pipe with the launch spec and the environment as JSON, so that nothing is unpickled, and a pipe that the
+agent holds open while it lives.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import select
 import signal
+import socket
+import subprocess
+import sys
 import time
+import traceback
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
 
 from outpace.engines.arena.kernel import Life
-from outpace.engines.cluster import nursery
 from outpace.engines.cluster.shared_page import RUNNING, SharedPage
 from outpace.errors import OutpaceError, TimedOut
+
+_MOST_FILES = 16
+_LOOK_S = 1.0  #: how long it may outlive a rank whose own children hold its socket open
+_PID_BYTES = 8
+
+
+class Birth:
+    """An agent that was asked for."""
+
+    def __init__(self, cord: int) -> None:
+        self._cord = cord
+        self.pid = 0  #: once it has begun
+
+    def has_ended(self) -> bool:
+        """Whether it is gone, and with it all that it forked."""
+        while select.select([self._cord], [], [], 0)[0]:
+            said = os.read(self._cord, _PID_BYTES)
+            if not said:
+                return True
+            self.pid = int.from_bytes(said, "big")
+        return False
+
+    def close(self) -> None:
+        os.close(self._cord)
+
+
+class Nursery:
+    """A rank's. Started with its first agent, unless it was forked before."""
+
+    def __init__(self) -> None:
+        self._socket: socket.socket | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def end(self) -> None:
+        """It does not answer."""
+        self._socket = None
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+    def fork(self) -> None:
+        """Makes it from this process, which has imported all that it needs, and has no threads yet."""
+        from outpace.engines.cluster.agent import live
+
+        ours, theirs = socket.socketpair()
+        rank = os.getpid()
+        if os.fork() == 0:
+            os.setsid()
+            os.closerange(3, theirs.fileno())
+            os.closerange(theirs.fileno() + 1, os.sysconf("SC_OPEN_MAX"))
+            silence = os.open(os.devnull, os.O_RDWR)
+            os.dup2(silence, 0)
+            os.dup2(silence, 1)
+            serve(theirs, rank, live)
+        theirs.close()
+        self._socket = ours
+
+    def bear(self, spec: dict[str, Any], files: tuple[int, ...], env: dict[str, str]) -> Birth:
+        """Asks for an agent, and returns at once."""
+        if self._socket is None:
+            self._start()
+        (spec_out, spec_in), (cord_out, cord_in) = os.pipe(), os.pipe()
+        given = [spec_out, cord_in, *files]
+        try:
+            self._send(given)
+        finally:
+            os.close(spec_out)
+            os.close(cord_in)
+        with suppress(BrokenPipeError), open(spec_in, "wb") as pipe:  # it ended at once: the next look sees that
+            pipe.write(json.dumps([spec, env]).encode())
+        return Birth(cord_out)
+
+    def _send(self, files: list[int]) -> None:
+        assert self._socket is not None
+        try:
+            socket.send_fds(self._socket, [b"."], files)
+        except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
+            self._start()
+            with suppress(BrokenPipeError, ConnectionResetError):  # it ended at once: the next look sees that
+                socket.send_fds(self._socket, [b"."], files)
+
+    def _start(self) -> None:
+        self._socket, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "outpace.engines.cluster", str(theirs.fileno()), str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
+            )
+
+
+nursery = Nursery()  #: this rank's
+
+
+def _begin_without() -> None:
+    """A forked child is not the rank, and has no agents of its own to ask for."""
+    global nursery
+    nursery = Nursery()
+
+
+os.register_at_fork(after_in_child=_begin_without)
+
+
+def serve(connection: socket.socket, rank: int, live: Callable[[dict[str, Any]], None]) -> NoReturn:
+    """Forks an agent at each request, as long as its rank lives."""
+    _be_called("outpace-nursery")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
+    connection.settimeout(_LOOK_S)
+    while os.getppid() == rank:
+        try:
+            message, files, _, _ = socket.recv_fds(connection, 1, _MOST_FILES)
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+        if not message:
+            break
+        if os.fork() == 0:
+            connection.close()
+            _live(files, live)
+        for file in files:
+            os.close(file)
+    os._exit(0)
+
+
+def _be_called(name: str) -> None:
+    """In `ps -o comm` and `top`, where that can be said."""
+    with suppress(OSError):
+        Path("/proc/self/comm").write_text(name)
+
+
+def _live(files: list[int], live: Callable[[dict[str, Any]], None]) -> NoReturn:
+    """The agent's process. `files` are as they were sent."""
+    code = 1
+    try:
+        os.setsid()
+        _be_called("outpace-agent")
+        for number in (signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        given, cord, *rest = files
+        os.write(cord, os.getpid().to_bytes(_PID_BYTES, "big"))
+        with open(given, "rb") as pipe:
+            spec, env = json.loads(pipe.read())
+        os.environ.clear()
+        os.environ.update(env)
+        live({**spec, "fds": tuple(rest)})
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+
 
 MOST_STARTS, WITHIN_S = 5, 60.0
 _LOOK_S = 0.1
@@ -73,11 +244,11 @@ class AgentSupervisor:
                 "is on its standard error, above"
             )
         self._page.status = RUNNING  # whatever became of the last one
-        birth = nursery.nursery.bear(self._spec._asdict(), self._spec.fds, {**os.environ, **self._env})
+        birth = nursery.bear(self._spec._asdict(), self._spec.fds, {**os.environ, **self._env})
         try:
             while not birth.has_ended() and not self._life.lives(self._agent):
                 if time.monotonic() - now > self._spec.timeout_s:
-                    nursery.nursery.end()
+                    nursery.end()
                     if birth.pid:
                         with suppress(ProcessLookupError):
                             os.kill(birth.pid, signal.SIGKILL)
