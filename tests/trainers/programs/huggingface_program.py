@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import warnings
 from pathlib import Path
@@ -60,8 +58,8 @@ class Slow(TrainerCallback):
 
 class Killed(TrainerCallback):
     def on_step_begin(self, args, state, control, **_):
-        if state.global_step == 3 and task.rank() == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if state.global_step == 3:
+            task.be_killed(task.rank())
 
 
 KINDS = {
