@@ -70,6 +70,4 @@ def test_checkpoints_of_a_rank_that_lags_load_into_plain_torch_and_resume(tmp_pa
 def test_a_rank_that_is_killed_cannot_come_back_and_says_why(tmp_path):
     done = launch("outpace", PROGRAM, "killed", tmp_path)
     assert done.returncode == 1
-    assert (
-        "CannotRejoin: this rank was started again, and Hugging Face's Accelerate keeps" in done.stderr
-    )
+    assert "CannotRejoin: this rank was started again, and Hugging Face's Accelerate keeps" in done.stderr
