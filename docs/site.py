@@ -8,6 +8,9 @@ file's name.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
+import json
 import os
 import re
 from collections.abc import Iterator
@@ -25,7 +28,7 @@ _LINK = re.compile(r"(?<!!)\[(?P<text>[^\]]*)\]\((?P<target>[^)\s]+)\)")
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Sections of the navigation that are left empty list what a directory has."""
     filled = {
-        "Examples": [f"examples/{path.name}.md" for path in _examples()],
+        "Examples": ["examples/index.md", *(f"examples/{path.name}.md" for path in _examples())],
         "Decisions": ["decisions/index.md", *(f"decisions/{path.name}" for path in _decisions())],
     }
 
@@ -67,16 +70,34 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
 def _made_pages() -> Iterator[tuple[str, str]]:
     yield "index.md", _readme()
     yield "decisions/index.md", _list_of_decisions()
+    yield "examples/index.md", _list_of_examples()
     for path in _examples():
-        yield f"examples/{path.name}.md", f"# {path.name}\n\n```python\n{path.read_text(encoding='utf-8')}```\n"
+        yield (
+            f"examples/{path.name}.md",
+            f"# {path.name}\n\n{_example(path)}\n",
+        )
     os.environ["COLUMNS"] = "100"  # of help texts
     yield "reference/api.md", _api()
     yield "reference/commands.md", _commands()
+    yield "reference/formats.md", _formats()
     yield from _names()
 
 
 def _examples() -> list[Path]:
-    return sorted((ROOT / "examples").glob("*.py"))
+    return sorted(path for path in (ROOT / "examples").iterdir() if path.suffix in (".py", ".ipynb"))
+
+
+def _list_of_examples() -> str:
+    return re.sub(r"\]\(([^)]+)\)", r"](\1.md)", (ROOT / "examples" / "README.md").read_text(encoding="utf-8"))
+
+
+def _example(path: Path) -> str:
+    """A script as it is, a notebook cell by cell."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        return f"```python\n{text}```"
+    cells = ((cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"])
+    return "\n\n".join(f"```python\n{source}\n```" if kind == "code" else source for kind, source in cells)
 
 
 def _decisions() -> list[Path]:
@@ -105,11 +126,14 @@ def _readme() -> str:
 
 def _api() -> str:
     import outpace
+    import outpace.data
 
     names = [name for name in outpace.__all__ if not name.startswith("_")]
     errors = [name for name in names if issubclass(_class_of(getattr(outpace, name)), Exception)]
-    parts = ["# Python", "All that a script may use is in `outpace` itself."]
-    for title, listed in (("Training", [name for name in names if name not in errors]), ("Errors", errors)):
+    parts = ["# Python", "All that a script may use. Strategies as objects are in [strategies](strategies.md)."]
+    data = [f"data.{name}" for name in outpace.data.__all__]
+    trained = [name for name in names if name not in errors]
+    for title, listed in (("Training", trained), ("Data", data), ("Errors", errors)):
         parts += [f"## {title}", *(f"::: outpace.{name}" for name in listed)]
     return "\n\n".join(parts) + "\n"
 
@@ -133,14 +157,69 @@ def _console(parser: argparse.ArgumentParser) -> str:
     return f"```text\n{parser.format_help().strip()}\n```"
 
 
+def _formats() -> str:
+    """JSON schemas, made of the declarations that write and read the documents."""
+    import msgspec
+
+    from outpace.observe import live_figures, schema
+    from outpace.race import directory, result
+    from outpace.version import __version__
+
+    parts = [
+        "# JSON documents",
+        f"As of outpace {__version__}. What is added later has keys of its own: ignore those that you do not know.",
+        f"## Recordings, format {schema.FORMAT}",
+        "`rank-00003.jsonl` has one object a line. Times are nanoseconds of the host's monotonic clock. The first "
+        "line relates them to wall-clock time. A line is of the first kind below whose key it has.",
+    ]
+    for key, kind in schema.KINDS.items():
+        parts += [f"### `{key}`", _schema(msgspec.json.schema(kind))]
+    parts += [
+        f"## race.json, format {directory.FORMAT}",
+        "In the directory of a race. Its key `format` is the number above.",
+        _schema(msgspec.json.schema(result.Race)),
+        "## `--json` of commands",
+        "Each document is one object. Its key `outpace` is the version that wrote it. `outpace watch --json` has:",
+        _schema(msgspec.json.schema(live_figures.Live)),
+        "`outpace simulate --json`, for instance of two ranks:",
+        _schema(_seen(_simulated())),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _schema(document: dict[str, Any]) -> str:
+    return f"```json\n{json.dumps(document, indent=1)}\n```"
+
+
+def _simulated() -> Any:
+    from outpace.cli import main
+
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told):
+        main(["simulate", "--ranks", "2", "--steps", "2", "--strategies", "eager-majority", "--json", "--quiet"])
+    return json.loads(told.getvalue())
+
+
+def _seen(value: Any) -> dict[str, Any]:
+    """The schema of a document that one has: of a list, that of its first element."""
+    if isinstance(value, dict):
+        return {"type": "object", "properties": {key: _seen(inner) for key, inner in value.items()}}
+    if isinstance(value, list):
+        return {"type": "array", **({"items": _seen(value[0])} if value else {})}
+    kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
+    return {"type": kinds[type(value)]}
+
+
 def _names() -> Iterator[tuple[str, str]]:
     from outpace.cli.catalogue import CATALOGUE, entry
 
     for command, (one, makers) in CATALOGUE.items():
         intro = f"Every {one} and its options, which follow its name: `NAME:option=value,option=value`."
         parts = [f"# {command.capitalize()}", intro, f"`outpace {command} NAME` shows the same in a terminal."]
-        for name in makers:
+        for name, maker in makers.items():
             parts += _entry(entry(command, name))
+            if command == "strategies" and isinstance(maker, type):
+                parts.append(f"As an object: `outpace.strategies.{maker.__name__}(...)`.")
         yield f"reference/{command}.md", "\n\n".join(parts) + "\n"
 
 

@@ -1,6 +1,10 @@
 """The examples do what their docstrings say."""
 
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -56,3 +60,54 @@ def test_text_of_unequal_length_is_drawn_from_one_pool_and_learned(tmp_path):
     assert len(found) == 6
     assert all(120 <= count <= 160 for count in batches)
     assert max(last) < min(first) / 2
+
+
+def test_the_conversion_from_ddp_changes_a_few_lines_and_trains_as_well(tmp_path):
+    for name in ("ddp", "ddp_with_outpace"):
+        out = run_script(EXAMPLES / f"{name}.py", "--epochs", "2", output=tmp_path / name)
+        losses = [float(line.split()[-1]) for line in out.splitlines() if line.startswith("epoch")]
+        assert len(losses) == 2
+        assert losses[1] < losses[0]
+    lines = [set((EXAMPLES / f"{name}.py").read_text().splitlines()) for name in ("ddp", "ddp_with_outpace")]
+    assert len(lines[1] - lines[0]) == 6
+
+
+def test_rollouts_learn_and_say_how_long_they_waited(tmp_path):
+    out = run_script(EXAMPLES / "rollouts.py", "--episodes", "30", output=tmp_path / "printed")
+    found = re.findall(r"rank \d: (\d+)% of the last moves were right, waited \d+\.\d\d s", out)
+    assert len(found) == 2
+    assert min(map(int, found)) > 60
+
+
+def test_a_rank_that_dies_in_the_example_comes_back():
+    command = [sys.executable, "-m", "outpace", "run", "-n", "3", str(EXAMPLES / "restart.py")]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=150, env=env)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"rank 1 is back, at version \d+", done.stdout)
+    assert sorted(re.findall(r"rank (\d), life (\d)", done.stdout)) == [("0", "1"), ("1", "2"), ("2", "1")]
+
+
+def test_two_hosts_agree():
+    command = [sys.executable, str(EXAMPLES / "two_hosts.py"), "--local", "--steps", "20"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 0, done.stderr
+    weights = done.stdout.split()[1:]
+    assert len(weights) == 4
+    assert len(set(weights)) == 1
+
+
+def test_the_notebook_runs_from_its_first_cell_to_its_last():
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    done = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    waited = re.findall(r"(\S+), rank 1: loss \d+\.\d+, waited (\d+\.\d+) s", done.stdout)
+    assert [strategy for strategy, _ in waited] == ["allreduce", "eager-majority"]
+    assert "simulated seconds" in done.stdout
+
+
+def test_the_index_names_every_example():
+    listed = set(re.findall(r"\]\(([^)]+)\)", (EXAMPLES / "README.md").read_text()))
+    assert listed == {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from outpace.cli import parser_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+LONGEST = 30  #: words of a sentence
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 
@@ -38,6 +40,25 @@ def is_taken(arguments: list[str]) -> bool:
     return True
 
 
+def sentences(page: Path) -> Iterator[str]:
+    """Of prose, lists and tables; code and the targets of links are one word."""
+    text = re.sub(
+        r"```.*?```|<!--.*?-->|^#[^\n]*|^    [^\n]*",
+        "",
+        page.read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
+    text = re.sub(r"\]\([^)]*\)", "]", re.sub(r"`[^`]*`", "CODE", text))
+    text = re.sub(r"^ *(?:[*-]|\d+\.) ", "\n", text, flags=re.MULTILINE)
+    pieces = (piece for part in re.split(r"\n\s*\n", text) for piece in re.split(r"[|]", part))
+    return (sentence for piece in pieces for sentence in re.split(r"(?<=[.!?])\s+", " ".join(piece.split())))
+
+
+@every_page
+def test_no_sentence_is_longer_than_thirty_words(page: Path) -> None:
+    assert [each for each in sentences(page) if len(each.split()) > LONGEST] == []
+
+
 @every_page
 def test_every_piece_of_python_compiles(page: Path) -> None:
     for code in blocks(page, "python"):
@@ -49,6 +70,13 @@ def test_every_command_is_one_that_the_parser_takes(page: Path) -> None:
     for line in commands(page):
         if "COMMAND" not in line:
             assert is_taken(shlex.split(line)[1:]), line
+
+
+def test_every_variable_of_the_environment_is_explained() -> None:
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    used = {name for text in sources for name in re.findall(r"OUTPACE_[A-Z_]+", text)}
+    page = (ROOT / "docs" / "environment.md").read_text(encoding="utf-8")
+    assert used == set(re.findall(r"OUTPACE_[A-Z_]+", page))
 
 
 def test_the_strategy_of_the_contributing_page_waits_for_all_but_one() -> None:

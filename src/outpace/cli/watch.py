@@ -18,6 +18,7 @@ from outpace.errors import TraceInvalid
 from outpace.observe.figures import late_share
 from outpace.observe.live import Follower, Live, RankLive, check_directory, current_run
 from outpace.race.directory import load
+from outpace.version import __version__
 
 DESCRIPTION = """
 Shows a job while it runs: how long each rank computes and waits, who is late now and by how much, the loss, and how
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     check_directory(path)
     console = Console(highlight=False, markup=False, emoji=False)
     if arguments.json:
-        print(json.dumps(Follower(current_run(path)).poll().to_json(), indent=2))
+        print(json.dumps({"outpace": __version__, **Follower(current_run(path)).poll().to_json()}, indent=2))
     elif arguments.once:
         console.print(view(Follower(current_run(path)).poll()), soft_wrap=not console.is_terminal)  # paths stay whole
     elif console.is_terminal:
