@@ -83,6 +83,7 @@ def test_a_sleeper_that_wakes_in_a_reduction_does_not_spoil_the_result(memory, a
     log, helper = asleep
     log.look()
     event = helper._work(log.ledger.reducing, helping=False)
+    log.look()  # if it has not, what is wrong is what it wrote meanwhile
     slot = shared.layout.slot(log.ledger.completed[0].slot)
     assert shared.region(slot, BYTES).view(torch.float32).tolist() == [1.5] * (BYTES // 4)
     assert event is None, "it has nothing to say of a round that is over"
