@@ -18,7 +18,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench import results_file
 from bench.learning import cells, tune, verdict
 from bench.learning.page import put_into, tables
-from bench.learning.runs import Job, Record, all_made
+from bench.learning.runs import Job, Record, all_made, kept
 from bench.learning.tasks import Task
 from outpace.strategies import names
 from outpace.workloads import Metric
@@ -50,7 +50,7 @@ def main(given: list[str] | None = None) -> int:
 def _measure(arguments: argparse.Namespace) -> int:
     chosen = cells.picked(arguments.only)
     jobs = verdict.jobs(chosen, arguments.strategies, range(cells.FIRST_SEED, cells.FIRST_SEED + arguments.seeds))
-    found = _made(jobs, arguments.jobs)
+    found = {job: record for job in jobs if (record := kept(job))} if arguments.kept else _made(jobs, arguments.jobs)
     results = {
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "torch": torch.__version__.partition("+")[0],
@@ -123,6 +123,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     option("--quick", action="store_true", help="a few cells, in some minutes")
     option("--check", action="store_true", help=f"fail where {', '.join(cells.CHECKED)} do not learn as allreduce does")
     option("--tune", action="store_true", help="find allreduce's best learning rates instead, on other seeds")
+    option("--kept", action="store_true", help="run nothing: say what the runs that are kept say")
     option("--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes (%(default)s)")
     option("--render", action="store_true", help="run nothing, write the page again from the results")
     option("--results", type=Path, metavar="FILE", help="the JSON (bench/learning.json; none of a part)")

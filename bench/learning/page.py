@@ -76,6 +76,7 @@ def _in_words(verdict: Row) -> Row:
         "within": "-" if verdict["within"] is None else f"{verdict['within']:.0%}",
         "worst": "-" if worst is None else f"{_unit(worst)} in {worst['cell']}",
         "diverged": len(verdict["diverged"]),
+        "seeds": " to ".join(dict.fromkeys(str(verdict["seeds"][i]) for i in (0, -1))) if verdict["seeds"] else "-",
         "reached": verdict["cells"] - verdict["never"],
         **{name: times(verdict[name]) for name in ("faster", "faster_balanced", "of_best", "of_best_least")},
     }

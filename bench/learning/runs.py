@@ -123,12 +123,11 @@ def all_made(jobs: Sequence[Job], workers: int, tell: Callable[[Job], None]) -> 
     found: dict[Job, Record] = {}
     missing: dict[str, list[Job]] = {}
     for job in jobs:
-        key = job.key()
-        kept = _read(key)
-        if kept is None:
-            missing.setdefault(key, []).append(job)
+        record = kept(job)
+        if record is None:
+            missing.setdefault(job.key(), []).append(job)
         else:
-            found[job] = kept
+            found[job] = record
             tell(job)
     with _pool(min(workers, len(missing))) as results:
         for key, record in results(_make, [(key, alike[0]) for key, alike in missing.items()]):
@@ -138,6 +137,11 @@ def all_made(jobs: Sequence[Job], workers: int, tell: Callable[[Job], None]) -> 
                 found[job] = record
                 tell(job)
     return {job: found[job] for job in jobs}
+
+
+def kept(job: Job) -> Record | None:
+    """A run that was made with this code, if there is one."""
+    return _read(job.key())
 
 
 @cache

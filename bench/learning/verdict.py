@@ -35,16 +35,20 @@ def jobs(cells: Iterable[Cell], strategies: Iterable[str], seeds: Iterable[int])
 
 
 def rows(found: Mapping[Job, Record], metrics: Mapping[str, Metric]) -> list[Row]:
-    """One for each cell and strategy that was run in it, allreduce first. `metrics` says what a workload's is."""
-    by_cell: dict[Cell, dict[str, list[Record]]] = {}
-    for job, record in sorted(found.items(), key=lambda item: item[0].seed):  # runs of a seed are compared
+    """One for each cell and strategy that was run in it, allreduce first. `metrics` says what a workload's is. Each is
+    compared with allreduce on the seeds that both were run with."""
+    by_cell: dict[Cell, dict[str, dict[int, Record]]] = {}
+    for job, record in sorted(found.items(), key=lambda item: item[0].seed):
         name = AGAIN if job.in_another_order else job.strategy
-        by_cell.setdefault(job.cell, {}).setdefault(name, []).append(record)
-    return [
-        _row(cell, name, runs, strategies[BASELINE], metrics[cell.workload])
-        for cell, strategies in by_cell.items()
-        for name, runs in strategies.items()
-    ]
+        by_cell.setdefault(job.cell, {}).setdefault(name, {})[job.seed] = record
+    made = []
+    for cell, strategies in by_cell.items():
+        baseline = strategies.get(BASELINE, {})
+        for name, runs in strategies.items():
+            if seeds := [seed for seed in runs if seed in baseline]:
+                of_both = [runs[seed] for seed in seeds], [baseline[seed] for seed in seeds]
+                made.append(_row(cell, name, *of_both, metrics[cell.workload]))
+    return made
 
 
 def _row(cell: Cell, name: str, runs: list[Record], baseline: list[Record], metric: Metric) -> Row:
@@ -151,6 +155,7 @@ def _verdict(name: str, mine: list[Row], baseline: Mapping[str, Row], best_s: Ma
     return {
         "strategy": name,
         "cells": len(trained),
+        "seeds": sorted({len(row["of_seeds"]) for row in trained}),
         "refused": sum("refused" in row for row in mine),
         "failed": sum("failed" in row for row in mine),
         "within": sum(bars(row) >= -1 for row in judged) / len(trained) if trained else None,

@@ -61,6 +61,12 @@ def test_what_never_reaches_the_target_is_never_there():
     assert (short["within"], short["faster_balanced"], short["never"]) == (0.0, 0.0, 1)
 
 
+def test_a_strategy_with_fewer_seeds_is_compared_on_those_alone():
+    rows = found(ACCURACY, allreduce=[run(0.9), run(0.5)], wagma=[run(0.8)])
+    assert row_of(rows, "wagma")["distance"] == pytest.approx(-10.0)
+    assert [short["seeds"] for short in verdict.verdicts(rows)] == [[2], [1]]
+
+
 @pytest.mark.parametrize(
     ("end", "has_diverged"),
     [(None, True), (4.0, True), (9.0, True), (2.9, False), (0.9, False)],
