@@ -9,7 +9,6 @@ import torch
 
 import outpace
 from outpace.replica.inner_step import SignalShare, StepLength, normalises
-from outpace.strategies import strategy
 
 LINEAR = [
     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
@@ -100,10 +99,3 @@ def test_the_mean_of_steps_is_as_long_as_the_step_of_the_mean_gradient(strategy:
 def test_without_that_it_is_shorter_by_up_to_the_square_root_of_the_ranks() -> None:
     together = moved("allreduce", 10.0, 8)
     assert moved("local-sgd", 10.0, 8, matched=False) < 1.3 * together / math.sqrt(8)
-
-
-@pytest.mark.parametrize(("make", "repair"), [(torch.optim.Adam, "bound"), (LINEAR[0], "discount")])
-def test_what_late_work_weighs_follows_the_optimizer_unless_it_is_said(make, repair: str) -> None:
-    for name, said in (("auto", repair), ("nonblocking", repair), ("eager-solo:repair=none", "none")):
-        chosen = strategy(name)
-        assert chosen.rules_for(chosen.replica(make(weights()), None), world=4).repair == said

@@ -49,7 +49,7 @@ def open_engine(
         raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
     if not is_number(timeout_s) or not timeout_s > 0:
         raise InvalidRules(f"timeout_s={timeout_s!r} must be a number of seconds, greater than 0")
-    rules = replace(chosen.rules_for(replica, place.world), strategy=repr(chosen))
+    rules = replace(chosen.rules(place.world), strategy=repr(chosen))
     max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # else each rank clips its own
     simulated = simulated_rank()
     if simulated is not None:

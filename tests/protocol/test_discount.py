@@ -41,9 +41,8 @@ def test_what_is_late_weighs_less_and_its_rank_gets_the_rest_when_it_is_on_time(
     assert ledger.discount.owed(1) == pytest.approx(17 / 9 - 3**0.5)
 
 
-@pytest.mark.parametrize("repair", ["bound", "none"])
-def test_without_a_discount_all_have_their_full_weight(repair: str) -> None:
-    ledger = started(3, quorum="solo", grace=0, repair=repair)
+def test_full_weight_for_all_is_the_papers() -> None:
+    ledger = started(3, quorum="solo", grace=0, repair="none")
     round_of(ledger, (0, 1, 0))
     assert round_of(ledger, (1, 1, 0), (0, 2, 1)) == ()
 
@@ -67,13 +66,6 @@ def test_a_round_is_neither_a_longer_step_nor_a_noisier_one_than_with_everybody_
         round_of(ledger, (0, step, step - 1))
     round_of(ledger, (1, 1, 0), (0, 9, 8))
     assert round_of(ledger, (1, 2, 9)) == (pytest.approx(2**0.5),)
-
-
-@pytest.mark.parametrize(("normalises", "repair"), [(True, "bound"), (False, "discount")])
-def test_late_work_is_repaired_by_what_the_optimizer_bears_unless_it_is_said_how(normalises: bool, repair: str) -> None:
-    assert Rules(4, repair="auto").for_optimizer(normalises).repair == repair
-    for said in ("discount", "bound", "none"):
-        assert Rules(4, repair=said).for_optimizer(normalises).repair == said
 
 
 @settings(max_examples=150, deadline=None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.protocol.pace import FIRST_LOOK, LOOK_EVERY, MOST_LOST, PATIENCE, QuorumChoice, chosen, play
+from outpace.protocol.pace import FIRST_LOOK, LOOK_EVERY, MOST_WITHHELD, PATIENCE, QuorumChoice, chosen, play
 from tests.support.protocol.logs import arrive, done, seal, sealed_ranks, started
 
 MS = 1_000_000
@@ -26,48 +26,39 @@ def one_late(world: int, ms: int, delay_ms: int, steps: int = 16) -> list[list[i
     return [[(ms + delay_ms * ((step + rank) % world == 0)) * MS for step in range(steps)] for rank in range(world)]
 
 
-@pytest.mark.parametrize("is_discounted", [True, False])
 @pytest.mark.parametrize("world", [1, 2, 4, 8, 200])
-def test_balanced_ranks_wait_for_each_other(world: int, is_discounted: bool) -> None:
-    assert chosen(took(*[100] * world), is_discounted).quorum == world
+def test_balanced_ranks_wait_for_each_other(world: int) -> None:
+    assert chosen(took(*[100] * world)).quorum == world
 
 
-@pytest.mark.parametrize("is_discounted", [True, False])
 @pytest.mark.parametrize("slow", [1, 2, 3])
-def test_ranks_that_are_always_slow_are_left_behind(slow: int, is_discounted: bool) -> None:
-    found = chosen(took(*[100] * (8 - slow), *[1000] * slow), is_discounted)
+def test_ranks_that_are_always_slow_are_left_behind(slow: int) -> None:
+    found = chosen(took(*[100] * (8 - slow), *[1000] * slow))
     assert found.quorum == 8 - slow
     assert found.progress > 3
     assert "times the progress of waiting for all" in str(found)
 
 
 def test_where_each_is_late_in_turn_most_are_waited_for() -> None:
-    for is_discounted in (True, False):
-        assert chosen(one_late(4, 20, 200), is_discounted).quorum == 3
+    assert chosen(one_late(4, 20, 200)).quorum == 3
 
 
-def test_at_full_weight_fewer_are_waited_for_where_everybody_varies() -> None:
-    lengths = took(*[100] * 8, jitter=0.9)
-    assert 4 < chosen(lengths, is_discounted=False).quorum < chosen(lengths, is_discounted=True).quorum
-
-
-@pytest.mark.parametrize("is_discounted", [True, False])
 @pytest.mark.parametrize("is_free", [True, False])
 @settings(max_examples=100, deadline=None)
 @given(
     histories=st.lists(st.lists(st.integers(0, 1000 * MS), min_size=1, max_size=16), min_size=1, max_size=9),
     least=st.integers(1, 9),
 )
-def test_never_are_so_few_waited_for_that_too_much_is_lost(
-    is_free: bool, is_discounted: bool, histories: list[list[int]], least: int
+def test_never_are_so_few_waited_for_that_too_much_is_withheld(
+    is_free: bool, histories: list[list[int]], least: int
 ) -> None:
     least = min(least, len(histories))
-    found = chosen(histories, is_discounted, least, is_free)
+    found = chosen(histories, least, is_free)
     assert least <= found.quorum <= found.ranks == len(histories)
     in_order = sorted(histories, key=lambda history: sum(history) / len(history))
-    assert play(in_order, found.quorum, is_discounted).lost <= MOST_LOST[is_discounted]
+    assert play(in_order, found.quorum).withheld <= MOST_WITHHELD
     if not is_free and found.quorum > least:
-        assert play(in_order, found.quorum - 1, is_discounted).lost > MOST_LOST[is_discounted]
+        assert play(in_order, found.quorum - 1).withheld > MOST_WITHHELD
 
 
 def test_with_everybody_nothing_is_late() -> None:
@@ -78,7 +69,7 @@ def test_with_everybody_nothing_is_late() -> None:
 def test_it_begins_with_everybody_unless_so_many_were_asked_for(
     is_free: bool, least: int, begins: int, ends: int
 ) -> None:
-    uneven, choice = took(*[100] * 7, 900), QuorumChoice(is_free=is_free)
+    uneven, choice = took(*[100] * 7, 900), QuorumChoice(is_free)
     assert choice.needed(0, least, uneven) == begins
     assert choice.needed(FIRST_LOOK - 1, least, uneven) == begins
     assert choice.needed(FIRST_LOOK, least, uneven) == ends

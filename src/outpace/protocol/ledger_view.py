@@ -43,8 +43,7 @@ class LedgerView(Part):
         self.rules = rules
         self.host = host  #: whose snapshots are meant by `snapshots`; changes nothing else
         self.members, self.hosts, self.sync = Members(), Hosts(rules), Synchronisation()
-        self.pace = Pace(rules.needs_pace)
-        self.choice = QuorumChoice(rules.discounts, rules.quorum == "auto")
+        self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto")
         self.round, self.open, self.reducing = 0, OpenRound(rules.rows), None
         self.met_ns, self.grace_ns, self.patient_until_ns, self.hyper_step = None, 0, None, 0
         self.results, self.discount = Results(rules), Discount(rules)

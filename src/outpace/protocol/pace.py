@@ -15,8 +15,7 @@ GRACE_SHARE = 0.15  #: of a round: a rank that comes later than this is a stragg
 PATIENCE = 2  #: times the longest step of late
 _LAGS, _INTERVALS, _DURATIONS = 64, 9, 16  # that are remembered
 FIRST_LOOK, LOOK_EVERY = 4, 8  #: rounds
-MOST_LOST = {True: 0.2, False: 0.22}  #: whether late work is discounted -> share of all worth that may be lost by it
-WORTHLESS = 2  #: rounds late, at full weight
+MOST_WITHHELD = 0.2  #: share of the work
 NEARLY = 0.97  #: of the best progress is good enough for a larger quorum
 CHANGES = 64  #: that are remembered
 _RANKS = 64  # that are played again: of more, evenly spaced ones
@@ -106,7 +105,7 @@ class Played(NamedTuple):
 
     progress: float  #: a nanosecond
     late: float  #: share of the contributions
-    lost: float  #: share of their worth
+    withheld: float  #: share of their weight
 
 
 class Choice(NamedTuple):
@@ -127,29 +126,26 @@ class Choice(NamedTuple):
         return f"{of}: {self.progress:.2f} times the progress of waiting for all, {self.late:.0%} late"
 
 
-def worth(lag: int, is_discounted: bool) -> float:
-    """What a contribution so many rounds late is taken to be good for, of one on time: where late work is discounted
-    what it weighs, and where it has its full weight less with each round, down to nothing."""
-    return 1.0 / (1 + lag) ** 2 if is_discounted else max(0.0, 1.0 - lag / WORTHLESS)
-
-
 class QuorumChoice(Part):
     """Which quorum makes most progress: what `quorum="auto"` decides, and what keeps others from making too much late.
 
     A fold of the log: all ranks come to the same choice at the same round. Every few rounds, the last steps of all
-    ranks are played again with each quorum. Progress is the weight of what was contributed over the time it took. With
-    momentum, and near the largest learning rate that trains, late work was seen to do harm where more than about a
-    fifth of all worth is lost by it; a quorum of which that is expected is not taken. Among the others, "auto" takes
-    the largest that is nearly the best: lateness has a price that no count shows, and where ranks are balanced nobody
-    shall be left behind for a few per cent. It begins with everybody. A quorum that was asked for is raised only as far
-    as it must be.
+    ranks are played again with each quorum. What is on time counts in full, what is late as little as a discount lets
+    it weigh:
+
+        progress(k) = (number on time + sum over late ones of 1 / (1 + lag)^2) / time it took
+
+    The rest is withheld. A discount gives it back later, but it can only do so much: with momentum, and near the
+    largest learning rate that trains, it was seen to fail where more than a fifth is withheld. So no quorum is taken of
+    which that is expected. Among the others, "auto" takes the largest that is nearly the best: lateness has a price
+    that no count shows, and where ranks are balanced nobody shall be left behind for a few per cent. It begins with
+    everybody. A quorum that was asked for is raised only as far as it must be.
     """
 
     changes: list[Choice]  #: the last ones, oldest first
     _looked: tuple[int, int]  # round and number of ranks of the last look
 
-    def __init__(self, is_discounted: bool = True, is_free: bool = True) -> None:
-        self._is_discounted = is_discounted  # what is late, by its age
+    def __init__(self, is_free: bool = True) -> None:
         self._is_free = is_free  # to take what makes most progress; else as few as may be
         self.changes = []
         self._looked = (0, 0)
@@ -174,7 +170,7 @@ class QuorumChoice(Part):
         if not known or not self.changes:
             found = Choice(0, ranks if self._is_free else least, ranks, 0.0, 0.0)
         else:
-            found = chosen(known, self._is_discounted, min(least, len(known)), self._is_free)
+            found = chosen(known, min(least, len(known)), self._is_free)
         unknown = ranks - found.ranks if self._is_free else 0  # as in the beginning, they are waited for
         quorum = max(least, found.quorum + unknown)
         if not self.changes or (quorum, ranks) != self.changes[-1][1:3]:
@@ -182,9 +178,7 @@ class QuorumChoice(Part):
             del self.changes[:-CHANGES]
 
 
-def chosen(
-    histories: Sequence[Sequence[int]], is_discounted: bool = True, least: int = 1, is_free: bool = True
-) -> Choice:
+def chosen(histories: Sequence[Sequence[int]], least: int = 1, is_free: bool = True) -> Choice:
     """The quorum for ranks whose last steps took so long."""
     ranks = len(histories)
     played = sorted(histories, key=lambda history: sum(history) / len(history))
@@ -194,26 +188,26 @@ def chosen(
     lowest = max(1, least * size // ranks)
     steps = range(_CANDIDATES + 1)
     candidates = sorted({lowest + (size - lowest) * i // _CANDIDATES for i in steps}, reverse=is_free)
-    outcomes = {k: play(played, k, is_discounted) for k in candidates}
-    allowed = [k for k in candidates if outcomes[k].lost <= MOST_LOST[is_discounted]]
+    outcomes = {k: play(played, k) for k in candidates}
+    allowed = [k for k in candidates if outcomes[k].withheld <= MOST_WITHHELD]
     enough = NEARLY * max(outcomes[k].progress for k in allowed) if is_free else 0.0
     best = next(k for k in allowed if outcomes[k].progress >= enough)
     against = outcomes[best].progress / (outcomes[size].progress or 1.0)
     return Choice(0, -(-best * ranks // size), ranks, against, outcomes[best].late)
 
 
-def play(histories: Sequence[Sequence[int]], quorum: int, is_discounted: bool = True) -> Played:
+def play(histories: Sequence[Sequence[int]], quorum: int) -> Played:
     """If ranks took as long again, step by step, with this quorum."""
     ranks = range(len(histories))
     arrivals = [(histories[rank][0], rank) for rank in ranks]
     heapify(arrivals)
     version, began_at, steps = 0, [0 for _ in ranks], [1 for _ in ranks]
-    now, left, late, total = 0, 0.0, 0, _STEPS * len(histories)
+    now, weight, late, total = 0, 0.0, 0, _STEPS * len(histories)
     waiting: list[int] = []
     for _ in range(total):
         now, rank = heappop(arrivals)
         lag = version - began_at[rank]
-        left += worth(lag, is_discounted)
+        weight += 1.0 / (1 + lag) ** 2
         late += lag > 0
         waiting.append(rank)
         if lag:
@@ -228,5 +222,4 @@ def play(histories: Sequence[Sequence[int]], quorum: int, is_discounted: bool = 
             history = histories[other]
             heappush(arrivals, (now + history[steps[other] % len(history)], other))
             steps[other] += 1
-    weight = left if is_discounted else total
-    return Played(weight / max(1, now), late / total, 1.0 - left / total)
+    return Played(weight / max(1, now), late / total, 1.0 - weight / total)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from outpace.spec import is_number
 
 QUORUM_NAMES = ("auto", "solo", "majority", "majority-random", "full", "work")
 LATE_NAMES = ("carry", "count", "drop")
-REPAIR_NAMES = ("auto", "discount", "bound", "none")
+REPAIR_NAMES = ("discount", "none")
 NORMALISE_NAMES = ("world", "contributors", "samples", "finished", "planned", "sum")
 OF_SUMS = ("finished", "planned")  #: a row is the sum of its micro-batches' gradients, not their mean
 
@@ -51,9 +51,7 @@ class Rules:
     grace: str | float = "auto"  #: seconds, or "auto" from the observed spread of arrivals
     min_ranks: int | None = None
     restarts: bool = False  #: a rank that dies is started again, so that the end of training waits for it
-    #: how much may be late, and what that weighs: "discount" it by its age, or at full weight and just "bound" how much
-    #: it is; "auto" by what the optimizer bears; "none": any amount, at full weight
-    repair: str = "none"
+    repair: str = "none"  #: what late work weighs: "discount" it by its age, or "none", at full weight
     seed: int = 0
     codec: str = "none"  #: how gradients are coded on their way
     cumulative: bool = False  #: a rank may add to what it has given to the open round
@@ -105,9 +103,9 @@ class Rules:
 
     @cached_property
     def chooses(self) -> bool:
-        """Whether the quorum follows what arrivals teach: "auto", or where late work is repaired: that
-        can be done with some of it, and where more would be late, a round waits for more ranks."""
-        is_repaired = self.is_repaired and self.late == "carry" and self.is_count and self.quorum != "full"
+        """Whether the quorum follows what arrivals teach: "auto", or where late work is repaired. A discount can repair
+        some of it; where more would be late, a round waits for more ranks."""
+        is_repaired = self.discounts and self.late == "carry" and self.is_count and self.quorum != "full"
         return self.quorum == "auto" or (is_repaired and not (self.cumulative or self.one_at_a_time or self.publishes))
 
     @property
@@ -135,13 +133,8 @@ class Rules:
 
     @property
     def discounts(self) -> bool:
-        """Whether late work weighs less. Where nothing is known of the optimizer it does, to be on the safe side."""
-        return self.is_repaired and self.repair != "bound"
-
-    @property
-    def is_repaired(self) -> bool:
-        """Whether late work is bounded. In a plain sum everything is as it was given."""
-        return self.repair != "none" and self.normalise != "sum"
+        """Whether late work weighs less. In a plain sum everything is as it was given."""
+        return self.repair == "discount" and self.normalise != "sum"
 
     @property
     def usual_lag(self) -> int:
@@ -157,11 +150,6 @@ class Rules:
 
     def host_of(self, rank: int) -> int:
         return self.hosts[rank] if self.hosts else 0
-
-    def for_optimizer(self, normalises: bool) -> Rules:
-        """As they are where the optimizer divides a gradient by its own size, or does not. One that does makes no
-        longer steps with late gradients than with others, and bears more of them than what a discount spoils."""
-        return replace(self, repair="bound" if normalises else "discount") if self.repair == "auto" else self
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, so that ranks can compare their rules."""

@@ -116,9 +116,7 @@ LOOK_EVERY = 8  #: steps between two looks at the moments: a look costs about as
 
 def normalises(optimizer: Optimizer) -> bool:
     """Whether a gradient ten times as large makes about the same step. Found out by trying: with a new optimizer of
-    the same kind and settings, and one number to train. Of the usual ones it is known: a script waits for it."""
-    if type(optimizer) in (SGD, ASGD, Adam, AdamW):
-        return type(optimizer) in (Adam, AdamW)
+    the same kind and settings, and one number to train."""
     try:
         short, long = (_tenth_step(optimizer, gradient) for gradient in (0.1, 1.0))
     except Exception:  # it wants more than parameters and settings: as most that are not SGD
@@ -206,13 +204,12 @@ class StepLength:
         self._signal = SignalShare(optimizer)
 
     @cached_property
-    def normalises(self) -> bool:
-        """Whether the optimizer divides a gradient by its own size."""
+    def _normalises(self) -> bool:
         return normalises(self._optimizer)
 
     def of_own_step(self, ranks: int) -> AbstractContextManager[None]:
         """For a step with this rank's own gradient, which is averaged with those of so many ranks in all."""
-        if ranks == 1 or not self.is_matched or not self.normalises:
+        if ranks == 1 or not self.is_matched or not self._normalises:
             return nullcontext()
         share = self._signal.look()
         return self._scaled(1.0 / math.sqrt(share + (1.0 - share) / ranks), decay=1.0)
@@ -225,7 +222,7 @@ class StepLength:
         """
         if size in (0.0, 1.0) or not self.is_matched:
             return nullcontext()
-        return self._scaled(math.sqrt(size) if is_one_of_many and self.normalises else 1.0, decay=size)
+        return self._scaled(math.sqrt(size) if is_one_of_many and self._normalises else 1.0, decay=size)
 
     @contextmanager
     def _scaled(self, length: float, decay: float) -> Iterator[None]:

@@ -111,7 +111,7 @@ class _TrainingRun(Run):
         self._evaluations = evaluations
         self._curve = [ScorePoint(0.0, 0.0, workload.score(self._models[0]))] if evaluations else []
         self._replicas = [chosen.replica(*mine) for mine in zip(optimizers, self._models, strict=True)]
-        rules = chosen.rules_for(self._replicas[0], scenario.ranks)
+        rules = chosen.rules(scenario.ranks)
         self._tensors = SharedTensors(VectorLayout.of(self._replicas[0].named_parameters()), rules)
         world = World(Clock(), Ledger(rules), scenario.links, scenario.payload_bytes, self._tensors)
         super().__init__(chosen, scenario, world, progress, watch)

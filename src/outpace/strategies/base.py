@@ -48,11 +48,6 @@ class Strategy(ABC):
     def rules(self, world: int) -> Rules:
         """The rules of its rounds in a world of so many ranks. Raises `InvalidRules` for what cannot work."""
 
-    def rules_for(self, replica: OptimizerReplica, world: int) -> Rules:
-        """Likewise, where it is known what late work the optimizer bears."""
-        rules = self.rules(world)
-        return rules.for_optimizer(replica.length.normalises) if rules.repair == "auto" else rules
-
     def replica(
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
     ) -> OptimizerReplica:

@@ -29,10 +29,8 @@ class Eager(Strategy):
     max_staleness: the oldest contribution that is still applied, in rounds.
     normalise: divide the sum by the "world", by the "contributors", or weigh by "samples".
     grace: seconds to wait after the quorum for ranks that only jitter; "auto" learns it, 0 is the paper's behaviour.
-    repair: so that learning rates near the best one train as in allreduce, a round waits for more ranks where too much
-        would be late. What is late then has its full weight ("bound"), or weighs the less the later, and the rest goes
-        to what its rank gives on time ("discount"). "auto": "bound" for Adam and other optimizers that divide a
-        gradient by its own size, else "discount". "none" is the paper's: full weight, and the quorum as it is.
+    repair: what late contributions weigh. "discount": the less the later, and the rest goes to what their rank gives on
+        time, so that learning rates near the best one train as in allreduce; "none": as much as others, the paper's.
     min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`. Default: the quorum at the start.
     codec: how gradients are coded on their way: "none", "bf16", "global-qsgd", "ok-topk".
 
@@ -45,7 +43,7 @@ class Eager(Strategy):
     max_staleness: int = 8
     normalise: str = "world"
     grace: str | float = "auto"
-    repair: str = "auto"
+    repair: str = "discount"
     min_ranks: int | None = None
     seed: int = 0
     codec: str = "none"

@@ -47,7 +47,7 @@ class NonBlocking(CountsMicrobatches):
     grace: str | float = 0.0
     busy: str = "carry"
     max_staleness: int = 8
-    repair: str = "auto"
+    repair: str = "discount"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -26,7 +26,7 @@ def all_rules(draw: Any, quorum: str | None = None, grace: Any = None) -> Rules:
         max_staleness=draw(st.integers(1, 4)),
         grace=draw(st.sampled_from((0, 0.001, "auto"))) if grace is None else grace,
         min_ranks=draw(st.sampled_from((None, 1))),
-        repair=draw(st.sampled_from(("auto", "discount", "bound", "none"))),
+        repair=draw(st.sampled_from(("discount", "none"))),
         seed=draw(st.integers(0, 3)),
     )
 
