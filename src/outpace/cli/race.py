@@ -322,7 +322,10 @@ def _notes(race: Race) -> dict[str, str]:
         notes["lr"] = "times the workload's learning rate: the best in simulated time, on another seed"
     notes["time"] = "training only, without starting processes, until the last rank was done"
     if race.baseline is not None:
-        notes["speed-up"] = f"in samples a second, over {race.baseline.title}"
+        counted = (
+            "samples a second (steps, unless the script tells step() its samples)" if s.script else "samples a second"
+        )
+        notes["speed-up"] = f"in {counted}, over {race.baseline.title}"
     notes["waited"] = "for other ranks, and communication: of each rank, in the mean"
     dropped = sum(rank.dropped for e in race.finished for attempt in e.finished for rank in attempt.ranks)
     late = "share of contributions taken in by a later round than the one they were computed for"

@@ -290,6 +290,8 @@ def _speeds(steps: list[Step], now_ns: int, state: str) -> tuple[float, float | 
         first -= 1
     seconds = max(1, until_ns - steps[first].begin_ns) / 1e9
     samples = [step.samples for step in steps[first:] if step.samples is not None]
+    if all(count == 1 for count in samples):  # nobody told their number, and each step counts for one
+        samples = []
     return (len(steps) - first) / seconds, sum(samples) / seconds if samples else None
 
 
