@@ -81,6 +81,8 @@ def _refuse_what_cannot_be_sent(fn: Callable[..., Any], args: Sequence[Any]) -> 
             f"the function or its arguments cannot be sent to the ranks ({error}). A rank imports the function by its "
             "name: write it with `def` at the top of its file, not as a lambda or inside another function"
         ) from error
+    except RuntimeError:
+        return  # a lock, which can be sent while a process is started and at no other time
 
 
 class _Child:
