@@ -161,8 +161,13 @@ def _pool(workers: int) -> Iterator[Callable[..., Iterable[Any]]]:
 
 def _begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    quiet()
+
+
+def quiet() -> None:
+    """One thread, and not the warning of a rank whose scheduler is a step ahead, because it was left out of the very
+    first rounds: as in a script, that is harmless."""
     torch.set_num_threads(1)
-    # A rank that was left out of the very first rounds has a scheduler that is a step ahead: as in a script, harmless.
     warnings.filterwarnings("ignore", message="Detected call of `lr_scheduler.step")
 
 

@@ -67,7 +67,7 @@ def _row(cell: Cell, name: str, runs: list[Record], baseline: list[Record], metr
         "target_s": None,
     }
     if theirs is not None:
-        row["target_s"] = _seconds_to(_target(baseline, theirs, metric), _curve(runs), metric)
+        row["target_s"] = seconds_to(target_of(baseline, theirs, metric), mean_curve(runs), metric)
         row["distance"] = distance(ours, theirs, metric) if ours is not None else None
     return row
 
@@ -94,14 +94,14 @@ def _has_diverged(run: Record, baseline: Record, metric: Metric) -> bool:
     return bool((run["metric"] - begin) / (end - begin) < HALF)
 
 
-def _target(baseline: Sequence[Record], final: float, metric: Metric) -> float:
+def target_of(baseline: Sequence[Record], final: float, metric: Metric) -> float:
     if metric.is_share:
         return TARGET * final
     untrained = fmean(run["curve"][0][2] for run in baseline)
     return untrained + TARGET * (final - untrained)
 
 
-def _curve(runs: Sequence[Record]) -> list[tuple[float, float]]:
+def mean_curve(runs: Sequence[Record]) -> list[tuple[float, float]]:
     """Seconds and metric, means over the runs at equal shares of the work."""
     if any(value is None for run in runs for _, _, value in run["curve"]):
         return []
@@ -113,7 +113,7 @@ def _curve(runs: Sequence[Record]) -> list[tuple[float, float]]:
     return list(zip(map(float, seconds), map(float, values), strict=True))
 
 
-def _seconds_to(target: float, curve: Sequence[tuple[float, float]], metric: Metric) -> float | None:
+def seconds_to(target: float, curve: Sequence[tuple[float, float]], metric: Metric) -> float | None:
     """When the mean curve first reaches it, on a straight line between its points. None if it never does."""
     before: tuple[float, float] | None = None
     for now in curve:

@@ -178,12 +178,12 @@ class DistributedOptimizer(Optimizer):
         is_recording = self._log_dir is not None
         is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
         loss = loss if loss is not None or not _is_loss(returned) else returned
+        if self._compute is not None and (self._round is None or not self._round.is_over):
+            self._compute(1 if self._round is None else self._round.planned)
         drawn = self._engine.draws.step(None if self._round is None else self._round.newly_taken())
         if self._round is None and samples is None:
             samples = drawn
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
-        if self._compute is not None and (self._round is None or not self._round.is_over):
-            self._compute(1 if self._round is None else self._round.planned)
         self._last = self._drive(self._strategy.step, self._engine, work)
         self._foreign_writes.renew()
         if self._round is not None and not self._last.taken and not self._round.is_over:

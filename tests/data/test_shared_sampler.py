@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections import Counter
 
 import pytest
@@ -184,9 +185,75 @@ def test_fewer_batches_than_ranks_are_warned_of(optimizer, caplog):
         list(SharedSampler(DATA, 8))
     optimizer._engine.world = 1
     assert caplog.messages == [
-        "an epoch has 7 batches for 8 ranks: in each, 1 ranks or more get nothing to train on. Make batches "
-        "smaller, or use fewer ranks"
+        "an epoch has fewer batches (7) than there are ranks (8): in each epoch, some ranks get nothing to train on. "
+        "Make batches smaller, or use fewer ranks"
     ]
+
+
+@pytest.mark.parametrize(
+    ("of_loader", "said"), [(8, ""), (16, "24 items fewer.*trained twice"), (4, "48 items more.*lost")]
+)
+def test_a_loader_whose_batches_are_not_the_samplers_is_warned_of(of_loader, said, optimizer, caplog):
+    sampler = SharedSampler(DATA, 8, drop_last=True)
+    loader = DataLoader(DATA, of_loader, sampler=sampler)
+    with caplog.at_level(logging.WARNING, "outpace"):
+        for _ in range(2):
+            for _ in loader:
+                optimizer.step()
+    assert len(caplog.messages) == bool(said)
+    assert all(re.search(said, message) for message in caplog.messages)
+
+
+def test_whoever_only_looks_at_the_data_is_not_warned(optimizer, caplog):
+    sampler = SharedSampler(DATA, 8)
+    with caplog.at_level(logging.WARNING, "outpace"):
+        for _ in range(3):
+            list(sampler)
+    assert not caplog.messages
+
+
+# -- how fast ----------------------------------------------------------------------------------------------------------
+
+
+def epoch_of(batches: int) -> int:
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-majority")
+    steps = 0
+    for _ in SharedBatchSampler(batches * len(optimizer.stats.ranks), 1):
+        weight.grad = torch.ones(1)
+        optimizer.step()
+        steps += 1
+    optimizer.finish()
+    return steps
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_the_epoch_ends_for_all_ranks_together_however_slow_one_is(factor):
+    ranks, batches, each_s = 4, 60, 0.1
+    slow = f"slow:k=1,factor={factor}"
+    found = outpace.simulate(epoch_of, ranks, (batches,), compute_ms=1e3 * each_s, imbalance=slow, network="zero")
+    assert sum(found.results) == ranks * batches
+    ideal_s = ranks * batches * each_s / (ranks - 1 + 1 / factor)
+    assert found.seconds < 1.02 * ideal_s
+
+
+def draws_of(batches: int) -> tuple[int, int]:
+    """Batches, and how often was drawn for them."""
+    weight = torch.nn.Parameter(torch.zeros(1))
+    with outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-majority") as optimizer:
+        count = len(list(SharedBatchSampler(batches, 1)))
+        return count, optimizer._engine.ledger.pool.hands[optimizer._engine.rank].draws
+
+
+def test_steps_that_take_no_time_draw_many_batches_at_once():
+    found = outpace.simulate(draws_of, 2, (4000,), network="zero")
+    assert sum(batches for batches, _ in found.results) == 4000
+    assert sum(draws for _, draws in found.results) < 1000
+
+
+def test_a_loader_that_prefetches_does_not():
+    [(batches, draws)] = outpace.simulate(draws_of, 1, (60,), network="zero").results
+    assert draws > batches == 60
 
 
 # -- loops that count rounds ------------------------------------------------------------------------------------------

@@ -33,7 +33,9 @@ def test_each_sample_is_trained_once_in_an_epoch(ranks):
     check_each_once(in_one_launch(drawing.draw_all, ranks, CASES | (PREFETCHED if ranks < 5 else {})))
 
 
-@pytest.mark.parametrize(("ranks", "case"), [(2, "accumulated"), (3, "prefetched batches"), (5, "samples")])
+@pytest.mark.parametrize(
+    ("ranks", "case"), [(2, "accumulated"), (3, "prefetched batches"), (5, "samples"), (8, "batches")]
+)
 def test_each_sample_is_trained_once_between_hosts(ranks, case):
     cases = {case: (CASES | PREFETCHED)[case]}
     check_each_once(in_one_launch(drawing.draw_all, ranks, cases, hosts=2))

@@ -14,7 +14,7 @@ from tests.fuzz.system import SOUND, System
 
 SEEDS = Path(__file__).with_name("seeds.txt")
 COMMAND = ".venv/bin/python -m tests.fuzz"
-TOTALS = ("runs", "events", "rounds", "carried", "crashes", "restarts", "pauses", "joins", "voids", "refusals")
+TOTALS = ("runs", "events", "rounds", "carried", "crashes", "restarts", "pauses", "joins", "voids", "refusals", "draws")
 DETAILS = ("adoptions", "dropped", "ignored records", "ended below quorum")
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outpace.protocol.events import Arrive, Attempt, Claim, Event, Outcome, Snapshot
+from outpace.protocol.events import Arrive, Attempt, Claim, Draw, Event, Outcome, Snapshot
 from outpace.protocol.round import Round
 from tests.fuzz.lives import Life
 from tests.fuzz.plan import Fault
@@ -57,7 +57,7 @@ class Faults:
     # -- points ----------------------------------------------------------------------------------------------------
 
     def event(self, event: Event, outcome: Outcome) -> None:
-        if isinstance(event, (Claim, Snapshot)):  # these may be said again, and are no old records
+        if isinstance(event, (Claim, Draw, Snapshot)):  # these may be said again, and are no old records
             if isinstance(event, Claim):
                 self._come_to("writing a snapshot", event.rank, self._run.scene.apply_ns)
             return

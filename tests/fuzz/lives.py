@@ -5,8 +5,10 @@ Owns the coroutine, and the engine and replica that say what they do. They chang
 
 from __future__ import annotations
 
+from collections import deque
 from typing import TYPE_CHECKING
 
+from outpace.engines.draws import Source
 from outpace.engines.engine import Engine
 from outpace.engines.replay import Replay
 from outpace.engines.virtual.clock import Task
@@ -19,10 +21,14 @@ from outpace.replica.replica import OptimizerReplica
 from tests.fuzz.models import enlarge, fingerprint, poison, replica_parts
 
 if TYPE_CHECKING:
+    from tests.fuzz.plan import PoolPlan
     from tests.fuzz.run import Run
 
 RUNNING, FINISHED, KILLED, BELOW_QUORUM = "running", "finished", "killed", "below quorum"
 AT_THE_END = -1  #: the meeting of all in `finish`, beside the numbered synchronisations
+DIGEST = 7  #: of what makes the order of an epoch
+
+Item = tuple[int, int]  #: of the pool: epoch and place
 
 
 class Life:
@@ -68,11 +74,7 @@ class Life:
             return
         try:
             await self.engine.join()
-            while run.steps_left[self.rank]:
-                await self._step()
-                run.steps_left[self.rank] -= 1
-                if run.plan.sync_every and run.steps_left[self.rank] % run.plan.sync_every == 0:
-                    await self._synchronize()
+            await self._train()
             await self.engine.finish()
             self.fate = FINISHED
             self.tell("met", AT_THE_END)
@@ -80,6 +82,28 @@ class Life:
             self.fate = BELOW_QUORUM
             self._gone()
         self.tell("ended")
+
+    async def _train(self) -> None:
+        pool = self._run.plan.pool
+        if pool is not None:
+            for epoch in range(pool.epochs):
+                await self._train_on_pool(epoch, pool)
+            return
+        while self._run.steps_left[self.rank]:
+            await self._step()
+
+    async def _train_on_pool(self, epoch: int, pool: PoolPlan) -> None:
+        """As a loop over a loader that prefetches."""
+        course = self.engine.draws.begin(Source(0, epoch, pool.items, DIGEST), pool.batch, 1)
+        ahead: deque[Item] = deque()
+        while True:
+            while not course.is_over and len(ahead) < pool.batch * (1 + pool.prefetched):
+                for _, its, start, stop in await self.engine.draws.next(course, pool.batch):
+                    ahead.extend((its, place) for place in range(start, stop))
+            if not ahead:
+                return
+            self.tell("uses", [ahead.popleft() for _ in range(min(pool.batch, len(ahead)))])
+            await self._step()
 
     async def _step(self) -> None:
         run, plan = self._run, self._run.plan
@@ -93,7 +117,12 @@ class Life:
         if run.faults.is_huge:
             enlarge(self._model)
         await self.log.compute()
+        self.engine.draws.step()
         await plan.strategy.step(self.engine, Work(plan.samples(self.rank, step)))
+        self.engine.begin_computing()
+        run.steps_left[self.rank] -= 1
+        if plan.sync_every and run.steps_left[self.rank] % plan.sync_every == 0:
+            await self._synchronize()
 
     async def _synchronize(self) -> None:
         generation = self.engine.ledger.sync.generation

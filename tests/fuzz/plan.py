@@ -13,6 +13,7 @@ from outpace.simulation import Scenario
 from outpace.strategies import Eager
 
 STORM_EVERY = 16  #: one seed in so many is a storm of crashes
+POOL_EVERY, POOL_AT = 8, 4  #: in one of so many, ranks draw what they train on from one pool
 POINTS = ("", "", "", "depositing", "waiting", "applying", "writing a snapshot")
 
 IMBALANCES = (
@@ -67,6 +68,16 @@ class ModelPlan:
 
 
 @dataclass(frozen=True)
+class PoolPlan:
+    """The data that ranks draw, if they share them."""
+
+    items: int  #: of an epoch
+    epochs: int
+    batch: int  #: items of a step
+    prefetched: int  #: batches that are drawn before they are used
+
+
+@dataclass(frozen=True)
 class Plan:
     """One run."""
 
@@ -78,6 +89,7 @@ class Plan:
     sync_every: int  #: own steps between synchronisations, 0 for none
     joins_ms: tuple[float, ...]
     faults: tuple[Fault, ...]
+    pool: PoolPlan | None = None
 
     @property
     def ranks(self) -> int:
@@ -92,6 +104,8 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     """The run of this seed. What is drawn is what kept seeds mean: new odds go to seeds of their own."""
     plan = _plan(random.Random(seed), seed)
+    if seed % POOL_EVERY == POOL_AT:
+        return _pooled(random.Random(f"pool {seed}"), plan)
     return _storm(random.Random(f"storm {seed}"), plan) if seed % STORM_EVERY == STORM_EVERY - 1 else plan
 
 
@@ -109,6 +123,31 @@ def _plan(draw: random.Random, seed: int) -> Plan:
         sync_every=draw.choice((0, 0, 0, 2, 5)),
         joins_ms=tuple(draw.choice((0.0, 0.0, 0.0, draw.uniform(0, horizon_ms / 3))) for _ in range(ranks)),
         faults=tuple(sorted(_faults(draw, ranks, horizon_ms))),
+    )
+
+
+def _pooled(draw: random.Random, plan: Plan) -> Plan:
+    """Ranks draw until nothing is left. Many of them crash, most of them with something in hand; one never does: when
+    all are gone, nobody has the weights."""
+    pool = PoolPlan(
+        items=draw.choice((3, 10, 25, 40)),
+        epochs=draw.choice((1, 2, 2)),
+        batch=draw.choice((1, 1, 2, 3)),
+        prefetched=draw.choice((0, 0, 1, 3)),
+    )
+    horizon_ms = pool.items * pool.epochs / plan.ranks * (plan.scenario.compute_ms + 10) * 1.2
+    crashes = (
+        Fault(draw.uniform(0, horizon_ms), "crash", draw.randrange(plan.ranks), draw.choice(POINTS), draw.random(), t)
+        for t in (_never_or_long(draw) for _ in range(draw.randrange(8)))
+    )
+    survivor = draw.randrange(plan.ranks)
+    faults = sorted(f for f in (*plan.faults, *crashes) if (f.kind, f.rank) != ("crash", survivor))
+    return replace(
+        plan,
+        strategy=replace(plan.strategy, min_ranks=1),
+        steps=(pool.items * pool.epochs,) * plan.ranks,  # at most
+        faults=tuple(faults),
+        pool=pool,
     )
 
 

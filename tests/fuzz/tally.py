@@ -6,7 +6,7 @@ import hashlib
 from collections import Counter
 
 from outpace.interface import Result
-from outpace.protocol.events import Arrive, Event, Join, Outcome, OutcomeKind, Refuse
+from outpace.protocol.events import Arrive, Draw, Event, Join, Outcome, OutcomeKind, Refuse
 from outpace.protocol.round import Round
 from tests.fuzz.lives import BELOW_QUORUM, Life
 
@@ -29,6 +29,8 @@ class Tally:
             self.counts["ignored records"] += 1
         elif isinstance(event, Join):
             self.counts["joins" if event.incarnation == 1 else "restarts"] += 1
+        elif isinstance(event, Draw):
+            self.counts["draws"] += 1
         elif isinstance(event, Refuse):
             self.counts["refusals"] += 1
         elif isinstance(event, Arrive) and outcome.kind is OutcomeKind.DROPPED:

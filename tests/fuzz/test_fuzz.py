@@ -51,7 +51,17 @@ def test_fresh_seeds_come_to_every_kind_of_fault() -> None:
     met = sum((outcome_of(seed).counts for seed in FRESH), Counter[str]())
     for point in ("depositing", "waiting", "applying", "writing a snapshot"):
         assert met[f"crashed while {point}"] > 3
-    for kind in ("restarts", "pauses", "joins", "carried", "dropped", "voids", "refusals", "ended below quorum"):
+    for kind in (
+        "restarts",
+        "pauses",
+        "joins",
+        "carried",
+        "dropped",
+        "voids",
+        "refusals",
+        "draws",
+        "ended below quorum",
+    ):
         assert met[kind] > 3, kind
 
 

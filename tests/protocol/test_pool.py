@@ -23,9 +23,10 @@ class Ranks:
         self.ledger = started(WORLD, quorum="solo", min_ranks=1, max_staleness=1000, **choices)
         self.lives, self.steps, self.covered = [1] * WORLD, [0] * WORLD, [0] * WORLD
         self.contributed: list[tuple[int, int]] = []
+        self.speeds = [0.0] * WORLD  #: as they measured them
 
     def draw(self, rank: int, epoch: int = 0, count: int = 1, kept: int = -1, total: int = TOTAL) -> OutcomeKind:
-        event = Draw(rank, self.lives[rank], 0, epoch, total, DIGEST, count, kept)
+        event = Draw(rank, self.lives[rank], 0, epoch, total, DIGEST, count, kept, self.speeds[rank])
         return self.ledger.apply(event).kind
 
     def held(self, rank: int) -> list[tuple[int, int]]:
@@ -77,10 +78,14 @@ CHOICES = st.lists(
 )
 
 
-@given(CHOICES)
+SPEEDS = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, 8.0]), min_size=WORLD, max_size=WORLD)
+
+
+@given(CHOICES, SPEEDS)
 @settings(max_examples=300, deadline=None)
-def test_every_item_is_in_one_place_and_all_are_contributed_once_in_the_end(choices):
+def test_every_item_is_in_one_place_and_all_are_contributed_once_in_the_end(choices, speeds):
     ranks, epochs = Ranks(), [0] * WORLD
+    ranks.speeds = speeds
     ranks.begin_anew(0, 0)
     last = None
     for action, rank, number in choices:
@@ -137,6 +142,63 @@ def test_what_is_left_of_an_epoch_goes_into_the_next_one():
     ranks.begin_anew(1, epoch=1)
     ranks.draw(1, epoch=1, count=3)
     assert ranks.held(1) == [(0, 0), (0, 1), (1, 0)]
+
+
+@given(SPEEDS, st.integers(1, 3), st.integers(0, 3), st.randoms(use_true_random=False))
+def test_whoever_draws_an_epoch_to_its_end_leaves_nothing_however_fast_they_are(speeds, count, prefetched, random):
+    """Some leave the last items to others, but never all of them: each loop ends when its rank is told so."""
+    ranks, looping = Ranks(), list(range(WORLD))
+    ranks.speeds = speeds
+    while looping:
+        rank = random.choice(looping)
+        ranks.draw(rank, count=count)
+        if ranks.ledger.pool.hands[rank].is_dry:
+            looping.remove(rank)
+        in_hand = len(ranks.held(rank))
+        if in_hand > prefetched * count or rank not in looping:
+            ranks.contribute(rank, in_hand)
+    assert sorted(ranks.contributed) == [(0, item) for item in range(TOTAL)]
+
+
+def test_a_slow_rank_leaves_the_last_items_to_those_who_are_done_with_them_sooner():
+    ranks = Ranks()
+    ranks.draw(2, count=TOTAL - 2 - 3)
+    ranks.contribute(2, TOTAL)
+    ranks.speeds = [2.0, 2.0, 1.0]
+    for rank in (0, 1):
+        ranks.draw(rank)
+    ranks.draw(2)  # of three: when it is done, each of the others is with what it has begun, and with one more
+    assert len(ranks.held(2)) == 1
+    ranks.contribute(2)
+    ranks.draw(2)  # of two
+    assert ranks.held(2) == []
+    assert ranks.ledger.pool.hands[2].is_dry
+    for rank in (0, 1):
+        ranks.draw(rank)
+        assert len(ranks.held(rank)) == 2
+
+
+def test_ranks_of_one_speed_leave_nothing_to_each_other():
+    ranks = Ranks()
+    ranks.speeds = [1.0] * WORLD
+    for turn in range(TOTAL):
+        ranks.draw(turn % WORLD)
+        assert len(ranks.held(turn % WORLD)) == 1
+        ranks.contribute(turn % WORLD)
+
+
+def test_what_was_left_to_a_rank_that_dies_is_drawn_by_the_others_in_the_next_epoch():
+    ranks = Ranks()
+    ranks.speeds = [8.0, 1.0, 0.0]
+    ranks.draw(0, count=TOTAL - 3)
+    ranks.contribute(0, TOTAL)
+    ranks.draw(0)
+    ranks.draw(1)
+    assert ranks.ledger.pool.hands[1].is_dry
+    ranks.die(0)
+    ranks.begin_anew(1, epoch=1)
+    ranks.draw(1, epoch=1, count=4)
+    assert ranks.held(1) == [(0, TOTAL - 3), (0, TOTAL - 2), (0, TOTAL - 1), (1, 0)]
 
 
 def test_a_rank_that_finishes_keeps_what_it_stands_for_and_no_more():

@@ -21,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outpace.cli.comparison import NAME_WIDTH, Fitting, notes_grid, replay
-from outpace.cli.parser import add_comparison, add_settings, at_least_one, quantity
+from outpace.cli.parser import add_comparison, add_data, add_settings, at_least_one, quantity
 from outpace.cli.watch import line, view
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
@@ -88,8 +88,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     option("--rounds", type=at_least_one, metavar="N", help="Trains for N mini-batches of each rank instead.")
     option("--seconds", type=quantity("seconds"), metavar="S", help="Trains each system for S seconds instead.")
-    about = "Gives every rank as many mini-batches (split), or whoever is free the next (shared; default: %(default)s)."
-    option("--data", choices=("split", "shared"), default=USUAL.data, help=about)
+    add_data(parser, USUAL.data)
     option(
         "--target", type=float, metavar="M", help="Measures the time to this metric (default: 98%% of what DDP learns)."
     )

@@ -25,6 +25,7 @@ from outpace.cli.comparison import (
     watcher,
 )
 from outpace.cli.parser import add_comparison, add_data, add_settings, at_least_one, megabytes, milliseconds
+from outpace.data.equal_costs import EqualCosts
 from outpace.engines.virtual.network import NETWORKS, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table
@@ -34,8 +35,8 @@ from outpace.simulation.timing import full_round_s
 from outpace.strategies import strategy
 from outpace.strategies import table as strategy_table
 from outpace.version import __version__
+from outpace.workloads import Workload, workload
 from outpace.workloads import names as workload_names
-from outpace.workloads import workload
 from outpace.workloads.base import LOSS
 
 DESCRIPTION = """
@@ -113,7 +114,7 @@ def _checked(arguments: argparse.Namespace) -> Comparison:
     for name in asked:
         strategy(name).rules(scenario.ranks)
     if arguments.workload is not None:
-        workload(arguments.workload, scenario.seed).batch(0, 0, scenario.ranks)
+        _task(arguments.workload, scenario).batch(0, 0, scenario.ranks)
     is_extra = BASELINE not in asked
     systems = [BASELINE, *asked] if is_extra else asked
     return Comparison(scenario, systems, workload=arguments.workload, baseline_is_extra=is_extra)
@@ -156,6 +157,12 @@ def _check_length(longest_ns: float) -> None:
         raise InvalidRules("this would take centuries, more than simulated time can count; use shorter times")
 
 
+def _task(name: str, scenario: Scenario) -> Workload:
+    """In mini-batches of equal cost, if that is asked for."""
+    task = workload(name, scenario.seed)
+    return EqualCosts(task, scenario.ranks, name) if scenario.is_balanced else task
+
+
 def _simulate(comparison: Comparison, name: str, show: ShowStep) -> Timing:
     scenario = comparison.scenario
     show(0, "simulating")
@@ -164,7 +171,7 @@ def _simulate(comparison: Comparison, name: str, show: ShowStep) -> Timing:
     if comparison.workload is None:
         outcome = simulate_timing(name, scenario, lambda done: show(done, ""))
     else:
-        task = workload(comparison.workload, scenario.seed)
+        task = _task(comparison.workload, scenario)
         outcome = simulate_training(name, scenario, task, lambda done: show(done, ""))
     show(scenario.ranks * scenario.steps, f"{figure(outcome.throughput)} steps/s")
     return outcome

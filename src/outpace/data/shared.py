@@ -7,6 +7,7 @@ loaders iterate their samplers, however many workers they have.
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence, Sized
 from typing import Any, TypeVar
 
@@ -143,6 +144,8 @@ class FromPool(Sampler[Item]):
     def _next_epoch(self) -> int:
         is_drawn = self._course is not None and self._course.is_over
         if self._asked is None:
+            if self._epoch == 0 and is_drawn:
+                log.info("set_epoch() was not called: each loop goes through the next epoch, in an order of its own")
             return self._epoch + 1 if is_drawn or self._epoch < 0 else self._epoch
         if is_drawn and self._asked <= self._epoch:
             raise InvalidRules(
@@ -161,9 +164,9 @@ class FromPool(Sampler[Item]):
         batches = -(-source.total // self._batch)
         if rank == 0 and batches < world:
             log.warning(
-                "an epoch has %d batches for %d ranks: in each, %d ranks or more get nothing to train on. Make batches "
-                "smaller, or use fewer ranks",
-                *(batches, world, world - batches),
+                "an epoch has fewer batches (%d) than there are ranks (%d): in each epoch, some ranks get nothing to "
+                "train on. Make batches smaller, or use fewer ranks",
+                *(batches, world),
             )
 
     def _check_same(self, source: Source) -> None:
@@ -182,7 +185,33 @@ class FromPool(Sampler[Item]):
         )
 
 
-class SharedSampler(FromPool[int]):
+class _OfOneSet(FromPool[Item]):
+    """Each sample of a set once an epoch, or samples of it drawn by their weights."""
+
+    def __init__(
+        self,
+        data: Sized | int,
+        batch_size: int,
+        *,
+        shuffle: bool = True,
+        seed: int = 0,
+        drop_last: bool = False,
+        weights: Sequence[float] | Tensor | None = None,
+        length: int | None = None,
+        batches_per_step: int = 1,
+        optimizer: DistributedOptimizer | None = None,
+    ) -> None:
+        check_batch_size(batch_size)
+        samples = Samples(data, shuffle, seed, weights, length, batch_size if drop_last else 1)
+        super().__init__(*self._cut(samples, batch_size), batches_per_step, optimizer)
+
+    @staticmethod
+    @abstractmethod
+    def _cut(samples: Samples, batch_size: int) -> tuple[Order, int]:
+        """What is drawn, and how many of these make a batch."""
+
+
+class SharedSampler(_OfOneSet[int]):
     """What `DistributedSampler` is, with one pool for all ranks: whoever is free draws the next batch.
 
         sampler = outpace.data.SharedSampler(dataset, batch_size=32)
@@ -201,44 +230,18 @@ class SharedSampler(FromPool[int]):
     optimizer: through which to draw; needed only where a process has several.
     """
 
-    def __init__(
-        self,
-        data: Sized | int,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        weights: Sequence[float] | Tensor | None = None,
-        length: int | None = None,
-        batches_per_step: int = 1,
-        optimizer: DistributedOptimizer | None = None,
-    ) -> None:
-        check_batch_size(batch_size)
-        samples = Samples(data, shuffle, seed, weights, length, batch_size if drop_last else 1)
-        super().__init__(samples, batch_size, batches_per_step, optimizer)
+    @staticmethod
+    def _cut(samples: Samples, batch_size: int) -> tuple[Order, int]:
+        return samples, batch_size
 
 
-class SharedBatchSampler(FromPool[list[int]]):
+class SharedBatchSampler(_OfOneSet[list[int]]):
     """The same in whole batches, for a loader's `batch_sampler=`: each batch is the same set of samples, whoever draws
     it. The options are those of `SharedSampler`."""
 
-    def __init__(
-        self,
-        data: Sized | int,
-        batch_size: int,
-        *,
-        shuffle: bool = True,
-        seed: int = 0,
-        drop_last: bool = False,
-        weights: Sequence[float] | Tensor | None = None,
-        length: int | None = None,
-        batches_per_step: int = 1,
-        optimizer: DistributedOptimizer | None = None,
-    ) -> None:
-        check_batch_size(batch_size)
-        samples = Samples(data, shuffle, seed, weights, length, batch_size if drop_last else 1)
-        super().__init__(Batches(samples, batch_size), 1, batches_per_step, optimizer)
+    @staticmethod
+    def _cut(samples: Samples, batch_size: int) -> tuple[Order, int]:
+        return Batches(samples, batch_size), 1
 
 
 class SpeedShares(SharedBatchSampler):

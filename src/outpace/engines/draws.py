@@ -2,11 +2,13 @@
 
 Where what a rank says is in the log at once, it draws when it needs something. Where it takes a while, it draws ahead:
 it works on one part while the next is on its way, and waits only at the beginning of an epoch. If it ever had to wait
-in between, it keeps more in hand from then on.
+in between, it keeps more in hand from then on. Whoever comes back within a moment draws more at once: all ranks read
+every draw, and where steps are that short, this would cost more than the steps.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,8 +21,14 @@ from outpace.protocol.pool import Hand, Range, Share
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine
 
+log = logging.getLogger("outpace")
+
 AHEAD = 2  #: draws kept in hand or on their way, where they come through an agent
 MOST_AHEAD = 32
+QUICK_S = 0.001  #: for a batch: whoever draws again so soon, again and again, draws more at once
+OFTEN = 32  #: batches in a row; fewer may be a loader that prefetches
+MOST_AT_ONCE = 16  #: batches
+FAIR = 4  #: of what is left, nobody takes more at once than an even share divided by this
 
 
 class Source(NamedTuple):
@@ -42,6 +50,8 @@ class Course:
     first: int  #: which of this rank's draws began it
     has_begun: bool = False  #: something of it is here
     is_over: bool = False  #: nothing of it was left
+    steps: int = 0
+    excess: int = 0  #: items that steps stood for and that were not drawn
 
 
 class Draws:
@@ -51,12 +61,16 @@ class Draws:
         self._taken = 0  # items given to the loop, or to whoever prepares them for it
         self._orphans = 0  # items drawn in a life that the others gave up, and others may draw again
         self._sizes: deque[float] = deque()  # of items taken that are in no step
-        self._asked = 0  # draws that were said
+        self._asked, self._asked_s = 0, 0.0  # draws that were said, and when the last was
+        self._at_once = 1  # batches in the last draw
+        self._quick = 0  # batches in a row that were soon used up
         self._life = 0
+        self._is_warned = False
         self._pools = 0
         self._course: Course | None = None
         self._met = -1  # what was covered when all ranks last met
-        self._speed = 0.0  # items that it computes in a second, 0 if unknown
+        self._speed = 0.0  # items that it computes in a second: in this pass, or else in the last; 0 if unknown
+        self._counted_s = 0.0  # the time until then is counted, or was before this pass
         self._computed, self._computed_s = 0, 0.0  # in this pass
         self._ahead = AHEAD if engine.ledger.hosts.count > 1 else 0
 
@@ -87,13 +101,22 @@ class Draws:
         items = course.batch * (course.batches if batches is None else batches)
         orphans = max(0, min(self._orphans, items))
         self._orphans -= orphans
-        self.covered = max(0, min(self.covered + items - orphans, self._taken))
-        began_s = self._engine.began_s
-        if began_s:
-            self._computed += items
-            self._computed_s += self._log.now_s() - began_s
+        covered = self.covered + items - orphans
+        self.covered = max(0, min(covered, self._taken))
+        course.steps += 1
+        course.excess += covered - self.covered
+        self._measure(items)
         sizes = self._sizes
         return sum(sizes.popleft() for _ in range(min(items, len(sizes)))) or None
+
+    def _measure(self, items: int) -> None:
+        """This rank's speed, now that it has computed these."""
+        now_s = self._log.now_s()
+        if self._engine.began_s:
+            self._computed += items
+            self._computed_s += now_s - max(self._engine.began_s, self._counted_s)
+            self._speed = self._computed / self._computed_s if self._computed_s > 0 else 0.0
+        self._counted_s = now_s
 
     def speeds(self) -> dict[int, float]:
         """Rank -> items that it computes in a second, of those that have told."""
@@ -117,9 +140,7 @@ class Draws:
     def begin(self, source: Source, batch: int, batches: int) -> Course:
         """Another pass through an epoch begins. What was taken in one that was broken off, and is in no step, is given
         back; one that came to its end gave all of it to the loop."""
-        if self._computed_s > 0:
-            self._speed = self._computed / self._computed_s
-        self._computed, self._computed_s = 0, 0.0
+        self._counted_s, self._computed, self._computed_s = self._log.now_s(), 0, 0.0
         self._notice_life()
         self._give_back(source)
         self._course = Course(source, batch, batches, self._asked)
@@ -174,19 +195,54 @@ class Draws:
 
     def _ask(self, course: Course, count: int, coming: int) -> None:
         """Keeps so much in hand, or on its way, that this rank need not wait."""
+        is_owned = count > course.batch  # a whole share, whoever would be faster
+        if coming < 1 and not self._ahead and not is_owned:
+            self._say(course.source, count * self._batches_at_once(course))
+            return
         for _ in range(coming, max(1, self._ahead * course.batch), count):
-            self._say(course.source, count)
+            self._say(course.source, count, speed=0.0 if is_owned else None)
 
-    def _say(self, source: Source, count: int, kept: int = -1) -> None:
+    def _batches_at_once(self, course: Course) -> int:
+        now_s = self._log.now_s()
+        self._quick = (
+            self._quick + self._at_once if now_s - self._asked_s < QUICK_S * self._at_once else self._quick // 2
+        )
+        self._asked_s = now_s
+        if self._quick < 2 * OFTEN:
+            self._at_once = 1
+        else:
+            fresh = self._engine.ledger.pool.fresh(course.source.pool, course.source.epoch)
+            fair = fresh // (FAIR * course.batch * self._engine.world)
+            self._at_once = max(1, min(self._quick // OFTEN, fair, MOST_AT_ONCE))
+        return self._at_once
+
+    def _say(self, source: Source, count: int, kept: int = -1, speed: float | None = None) -> None:
         self._asked += 1
-        self._log.say(Draw(self._engine.rank, self._log.incarnation, *source, count, kept, self._speed))
+        speed = self._speed if speed is None else speed
+        self._log.say(Draw(self._engine.rank, self._log.incarnation, *source, count, kept, speed))
 
     def _give_back(self, source: Source) -> None:
         if self._course is not None and self._course.is_over:
+            self._check_steps(self._course)
             self.covered = self._taken
         self._say(source, 0, kept=self.covered)
         self._taken, self._orphans = self.covered, 0
         self._sizes.clear()
+
+    def _check_steps(self, course: Course) -> None:
+        """One step more or less is the end of an epoch, or of a stream. If more are missing, a step does not stand for
+        what it was computed of. Whoever only looks at the data makes none."""
+        off = self.uncovered - course.excess
+        if abs(off) <= course.batch * course.batches or not course.steps or self._is_warned:
+            return
+        self._is_warned = True
+        log.warning(
+            "[rank %d] the steps of this epoch stand for %d items %s than were drawn: training goes on, but if this "
+            "rank dies, %s. The loader's batch_size must be the sampler's, and batches_per_step how many batches make "
+            "one step()",
+            *(self._engine.rank, abs(off), "fewer" if off > 0 else "more"),
+            "some of its samples are trained twice" if off > 0 else "some of its samples are lost",
+        )
 
     def _take(self, hand: Hand, count: int) -> list[Share]:
         found = hand.since(self._taken, count)

@@ -228,7 +228,7 @@ class Draw(NamedTuple):
     digest: int  #: of what makes their order
     items: int  #: so many; 0 only gives back
     kept: int = -1  #: all but the first so many items it drew are given back; -1 gives back none
-    speed: float = 0.0  #: items that it computes in a second, 0 if unknown
+    speed: float = 0.0  #: items that it computes in a second; 0 if unknown, or if it takes them however slow it is
     time_ns: int = 0
 
 

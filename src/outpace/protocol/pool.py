@@ -2,6 +2,9 @@
 
 An item is known by its place in the epoch's order alone: a sample or a whole batch, as the sampler says. Each is drawn
 once. What a rank had drawn when it died, and had not contributed, is drawn again by others; so is what it gives back.
+
+Towards the end of an epoch a rank gets nothing that the others are expected to have computed before it could: else all
+would wait for the last item of the slowest. If one of them dies then, what they were left with is drawn by anybody.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from outpace.protocol.round import Contribution
 from outpace.protocol.state import Part
 
 DRAWN = taken("drawn")
+LEFT = taken("left to ranks that are done with it sooner")
 Range = tuple[int, int]  #: of items: the first, and the one after the last
 
 
@@ -41,6 +45,11 @@ class Epoch:
     total: int
     digest: int  #: of everything that makes its order
     fresh: list[Range]  #: never drawn
+    was_left: bool = False  #: somebody's loop has ended before it was drawn to its end
+
+    @property
+    def fresh_items(self) -> int:
+        return sum(stop - start for start, stop in self.fresh)
 
 
 @dataclass
@@ -50,8 +59,9 @@ class Hand:
     draws: int = 0  #: how often it has drawn
     drawn: int = 0  #: items, ever
     covered: int = 0  #: the first so many of them are in its contributions
-    is_dry: bool = False  #: it asked for more than there was
+    is_dry: bool = False  #: it asked for more than there was for it
     shares: list[Share] = field(default_factory=list)  #: the others, in the order they were drawn
+    at: tuple[int, int] = (0, 0)  #: the pool and epoch that it last drew from
 
     def since(self, seen: int, count: int) -> list[Share]:
         """So many of the items that it has drawn after the first `seen`. Those are the last ones: few, of many."""
@@ -98,6 +108,12 @@ class Pool(Part):
         if epoch is not None and (epoch.total, epoch.digest) != (event.total, event.digest):
             hand.is_dry = True
             return ignored("its data are not those that the others draw from")
+        hand.at = pool, number
+        if count and speed and self._should_leave_it(rank, hand, count, epoch):
+            if epoch is not None:
+                epoch.was_left = True
+            hand.is_dry = True
+            return LEFT
         while count:
             share = self._next(pool, number, epoch, count)
             if share is None:
@@ -147,6 +163,19 @@ class Pool(Part):
             epoch.fresh[0] = (stop, end)
         return Share(pool, number, start, stop)
 
+    def _should_leave_it(self, rank: int, hand: Hand, count: int, epoch: Epoch | None) -> bool:
+        """Whether the others can compute all that is left before this rank has computed what it asks for."""
+        speeds, speed = self.speeds, self.speeds[rank]
+        left = 0 if epoch is None else epoch.fresh_items
+        in_hand = hand.drawn - hand.covered + count
+        if left * speed > in_hand * sum(speeds.values()):  # in most draws there is much more
+            return False
+        pool, number = hand.at
+        left += sum(s.stop - s.start for s in self.returned if s.pool == pool and s.epoch <= number)
+        done_s = in_hand / speed
+        others = [(r, h) for r, h in self.hands.items() if r != rank and h.at == hand.at and not h.is_dry]
+        return 0 < left <= sum(_whole_draws(done_s * speeds.get(r, 0.0), h, count) for r, h in others)
+
     # -- what becomes of it ----------------------------------------------------------------------------------------
 
     def cover(self, rank: int, incarnation: int, step: int, covered: int) -> None:
@@ -177,10 +206,18 @@ class Pool(Part):
         hand = self.hands.pop(rank, None)
         if hand is not None:
             self._return(hand.shares)
+            self._return_what_was_left()
 
     def finish(self, rank: int) -> None:
         """A rank has no more steps to make, and has given back what it does not stand for."""
         self.hands.pop(rank, None)
+
+    def _return_what_was_left(self) -> None:
+        """To whoever comes, also in a later epoch: those whom it was left to may be gone."""
+        for (pool, number), epoch in self.epochs.items():
+            if epoch.was_left and epoch.fresh:
+                self._return(Share(pool, number, *part) for part in epoch.fresh)
+                epoch.fresh = []
 
     def _give_back(self, hand: Hand, kept: int) -> None:
         """All but the first `kept` of the items that it holds."""
@@ -202,6 +239,11 @@ class Pool(Part):
 
     # -- questions -------------------------------------------------------------------------------------------------
 
+    def fresh(self, pool: int, number: int) -> int:
+        """How many items of an epoch nobody has drawn."""
+        epoch = self.epochs.get((pool, number))
+        return 0 if epoch is None else epoch.fresh_items
+
     def left(self, pool: int, number: int) -> list[Range]:
         """The items of an epoch that are in no contribution, in order, whoever holds them."""
         epoch = self.epochs.get((pool, number))
@@ -222,6 +264,13 @@ class Pool(Part):
         """The data that others draw from, if they are other data."""
         epoch = self.epochs.get((pool, number))
         return epoch if epoch is not None and (epoch.total, epoch.digest) != (total, digest) else None
+
+
+def _whole_draws(items: float, hand: Hand, count: int) -> int:
+    """How much more than it has in hand a rank can compute that computes so many items. It draws `count` at a time, and
+    is in the middle of one draw, as far as anybody knows."""
+    busy_with = max(hand.drawn - hand.covered, count) - count / 2
+    return max(0, int((items - busy_with) // count)) * count
 
 
 def _first(shares: list[Share], items: int) -> list[Share]:

@@ -20,9 +20,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outpace.data import SharedBatchSampler
+from outpace.data.equal_costs import EqualCosts
 from outpace.imbalance import imbalance
 from outpace.job.environment import whereami
-from outpace.race.result import SPLIT, Point, Settings
+from outpace.race.result import Point, Settings
 from outpace.race.systems import system
 from outpace.workloads import Workload, workload
 
@@ -93,6 +94,7 @@ class Piece(NamedTuple):
     step: int  #: the mini-batch that it is of, counted from 0
     part: int  #: of that mini-batch, likewise
     made_s: float  #: how long it took to make
+    size: float  #: of the mini-batch, where 1 is the usual one
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,12 @@ class RankReport:
     samples: float
     curve: tuple[Point, ...]  #: of rank 0; seconds are counted from its own first step
     asked_s: float  #: how long its computing should have taken; 0 where nobody says
+
+
+def task_of(settings: Settings, seed: int) -> Workload:
+    """What is trained, in mini-batches as the settings ask for."""
+    task = workload(settings.workload, seed)
+    return EqualCosts(task, settings.ranks, settings.workload) if settings.is_balanced else task
 
 
 def optimizer_of(task: Workload, model: nn.Module, factor: float) -> Optimizer:
@@ -117,7 +125,7 @@ def train(
 ) -> RankReport:
     """Trains as rank of a world that torchrun's variables describe, with so many times the workload's learning rate.
     Blocks until the training has ended."""
-    task, chosen = workload(settings.workload, seed), system(name)
+    task, chosen = task_of(settings, seed), system(name)
     model = task.model()
     parts = settings.microbatches if chosen.polls else 1
     course = _Course(task, settings, seed, parts, line)
@@ -144,7 +152,7 @@ class _Course:
     def __init__(self, task: Workload, settings: Settings, seed: int, parts: int, line: FinishLine) -> None:
         self._task, self._parts, self._line = task, parts, line
         self._place = whereami()
-        self._is_split = settings.data == SPLIT
+        self._is_shared = settings.is_shared
         self._base_s = settings.compute_ms / 1000
         self._imbalance = imbalance(settings.imbalance, seed)
         self.samples = 0.0  #: that were computed; what a strategy had computed twice counts once
@@ -175,15 +183,16 @@ class _Course:
             split = zip(*(tensor.tensor_split(self._parts) for tensor in batch), strict=True)
             made_s = (time.monotonic() - began) / self._parts
             self.steps = step + 1
+            size = self._task.size(len(batch[0]), self._place.world)
             for part, (inputs, targets) in enumerate(split):
                 if len(inputs):
-                    yield Piece(inputs, targets, own, part, made_s)
+                    yield Piece(inputs, targets, own, part, made_s, size)
 
     def _turns(self, is_strict: bool) -> Iterator[tuple[int, int]]:
         """Which mini-batches this rank computes, as the step and the rank that would compute it if data are split."""
         rank, world = self._place.rank, self._place.world
         own = self._line.steps(rank, is_strict)
-        if is_strict or self._is_split:
+        if is_strict or not self._is_shared:
             yield from ((step, rank) for step in own)
             return
         total = self._line.total(world)
@@ -207,7 +216,7 @@ class _Course:
 
     def _due_s(self, piece: Piece, outputs: Tensor, real_s: float) -> float:
         """How long computing takes, where it really takes `real_s`."""
-        emulated_s = self._base_s * self._task.cost(piece.inputs, outputs)
+        emulated_s = self._base_s * self._task.cost(piece.inputs, outputs) * piece.size
         base_s = emulated_s if self._base_s else real_s * self._parts
         return self._imbalance.compute_s(self._place.rank, self._place.world, piece.step, base_s) / self._parts
 

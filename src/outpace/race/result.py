@@ -16,6 +16,7 @@ from typing import NamedTuple
 from outpace.errors import InvalidRules
 from outpace.observe.figures import applied_shares, late_share, staleness_of
 from outpace.observe.schema import RankTrace, Tally, Trace
+from outpace.simulation.scenario import BALANCED, BOTH, DATA, SHARED, SPLIT
 from outpace.spec import is_whole
 from outpace.workloads.base import Metric
 
@@ -27,9 +28,6 @@ LOSSES = 200  #: points of the training loss
 BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
 
 
-SPLIT, SHARED = "split", "shared"  #: how mini-batches are divided among ranks
-
-
 @dataclass(frozen=True)
 class Settings:
     """A workload, the ranks that train it, how long, and what slows them down.
@@ -38,8 +36,8 @@ class Settings:
     target: the metric that the time to target is taken of; by default 98 % of what DDP learns.
     compute_ms: emulated computing of a mean mini-batch; 0 computes for real, fair for up to as many ranks as cores.
     microbatches: of a mini-batch, for strategies that may end one early.
-    data: "split", or "shared": whoever is free takes the next mini-batch; systems that need all ranks in every step
-        keep their data split.
+    data: "split"; "shared": whoever is free takes the next mini-batch; "balanced": mini-batches of equal cost, where
+        samples differ in length; "both". Systems that need all ranks in every step keep their data split.
     repeat: how often every system runs, each time with the next seed.
     tune: every system gets the learning rate that suits it best, found on other seeds; else all have the workload's.
     script, arguments: a training script to run instead of a workload, and its command-line arguments.
@@ -67,6 +65,14 @@ class Settings:
         return self.workload if self.script is None else Path(self.script).name
 
     @property
+    def is_shared(self) -> bool:
+        return self.data in (SHARED, BOTH)
+
+    @property
+    def is_balanced(self) -> bool:
+        return self.data in (BALANCED, BOTH)
+
+    @property
     def is_emulated(self) -> bool:
         return self.script is None and self.compute_ms > 0
 
@@ -82,8 +88,8 @@ class Settings:
         for name, value in lengths.items():
             if not 0 < value < math.inf:
                 raise InvalidRules(f"{name}={value!r} must be more than 0")
-        if self.data not in (SPLIT, SHARED):
-            raise InvalidRules(f"data={self.data!r} must be {SPLIT} or {SHARED}")
+        if self.data not in DATA:
+            raise InvalidRules(f"data={self.data!r} must be one of {', '.join(DATA)}")
         if not 0 <= self.compute_ms < math.inf:
             raise InvalidRules(f"compute_ms={self.compute_ms!r} must be a number of milliseconds, 0 or more")
 

@@ -26,12 +26,11 @@ from outpace.job.machine import check_memory, processor
 from outpace.launching.spawn import spawn
 from outpace.observe.reader import read_trace
 from outpace.race.directory import save
-from outpace.race.rank import FinishLine, RankReport, train
+from outpace.race.rank import FinishLine, RankReport, task_of, train
 from outpace.race.result import Attempt, Entry, Race, Settings, attempt_of
 from outpace.race.systems import BASELINES, system
 from outpace.race.tuning import Tell, tuned
 from outpace.version import __version__
-from outpace.workloads import workload
 from outpace.workloads.base import Metric
 
 SYSTEMS = ("ddp", "allreduce", "auto", "eager-majority", "wagma", "nonblocking")
@@ -60,7 +59,7 @@ def check(settings: Settings, systems: Sequence[str]) -> None:
     if settings.script is not None:
         check_script(settings, list(systems))
     else:
-        workload(settings.workload, settings.seed).batch(0, 0, settings.ranks)
+        task_of(settings, settings.seed).batch(0, 0, settings.ranks)
         imbalance(settings.imbalance).compute_s(0, settings.ranks, 0, settings.compute_ms / 1000)
     if settings.tune and settings.seconds is not None:
         raise InvalidRules(
@@ -98,7 +97,7 @@ def run_race(
 
 
 def _start(settings: Settings, systems: Sequence[str], command: str) -> Race:
-    metric = METRIC if settings.script is not None else workload(settings.workload, settings.seed).metric
+    metric = METRIC if settings.script is not None else task_of(settings, settings.seed).metric
     entries = tuple(Entry(name, system(name).title) for name in systems)
     versions = f"Python {platform.python_version()}, torch {torch.__version__.partition('+')[0]}"
     load = f"load {os.getloadavg()[0]:.1f} when it began"
@@ -151,7 +150,7 @@ def steps_of(settings: Settings) -> int | None:
         return None
     if settings.rounds is not None:
         return settings.rounds
-    task = workload(settings.workload, settings.seed)
+    task = task_of(settings, settings.seed)
     epochs = task.race_epochs if settings.epochs is None else settings.epochs
     return max(1, round(epochs * task.steps_per_epoch))
 

@@ -15,11 +15,11 @@ from torch import nn
 from torch.optim import Optimizer
 
 from outpace.imbalance import Imbalance, imbalance
-from outpace.race.rank import optimizer_of
+from outpace.race.rank import optimizer_of, task_of
 from outpace.race.result import Entry, Settings
 from outpace.race.systems import system
 from outpace.simulation import Scenario, simulate_training
-from outpace.workloads import Workload, workload
+from outpace.workloads import Workload
 from outpace.workloads.base import Metric
 
 FACTORS = (0.5, 1.0, 2.0)  #: of the workload's own learning rate
@@ -43,7 +43,7 @@ def tuned(entry: Entry, settings: Settings, steps: int, metric: Metric, tell: Te
 def _learned(name: str, settings: Settings, steps: int, factor: float) -> float:
     """The metric at the end of a simulated training."""
     seed = settings.seed + OTHER_SEED
-    task = workload(settings.workload, seed)
+    task = task_of(settings, seed)
     scenario = Scenario(
         ranks=settings.ranks,
         steps=steps,
@@ -68,7 +68,8 @@ class _OwnCosts:
     @torch.no_grad()
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
         inputs, _ = self.task.batch(step, rank, world)
-        return self.imbalance.compute_s(rank, world, step, base_s * self.task.cost(inputs, self.model(inputs)))
+        cost = self.task.cost(inputs, self.model(inputs)) * self.task.size(len(inputs), world)
+        return self.imbalance.compute_s(rank, world, step, base_s * cost)
 
 
 class _AtRate:

@@ -188,7 +188,8 @@ def _chosen(standing: Standing) -> Timing | None:
     fastest = _fastest(standing, sound)
     if fastest is None:
         return None
-    return next(run for run in sound if standing.speedup(run) >= CLOSE * standing.speedup(fastest))
+    enough = max(WORTH_IT, CLOSE * standing.speedup(fastest))
+    return next(run for run in sound if standing.speedup(run) >= enough)
 
 
 # -- in words ---------------------------------------------------------------------------------------------------------

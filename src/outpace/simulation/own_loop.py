@@ -102,7 +102,8 @@ class _Job:
             torch.set_num_threads(threads)
         digests = "/".join(world.digest for world, _, _ in self.worlds)
         waited = tuple(sum(engine.waited_s for engine in rank.engines) for rank in ranks)
-        return Simulated(tuple(rank.result for rank in ranks), self.clock.now_ns / 1e9, waited, digests)
+        ended_ns = max(rank.ended_ns for rank in ranks)  # the clock goes on to what was planned and nobody waits for
+        return Simulated(tuple(rank.result for rank in ranks), ended_ns / 1e9, waited, digests)
 
     def world(self, index: int, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None, rank: int) -> Any:
         """The world of all ranks' optimizers with this index; the first rank to arrive creates it."""
@@ -120,6 +121,7 @@ class _Job:
 class _Rank:
     def __init__(self, job: _Job, rank: int, function: Callable[[], Any]) -> None:
         self.result: Any = None
+        self.ended_ns = 0
         self.engines: list[Engine] = []
         self._job, self._rank, self._function = job, rank, function
         self._company = Company()
@@ -150,3 +152,4 @@ class _Rank:
             raise RankFailed(f"simulated rank {self._rank} raised: {traceback.format_exc()}", self._rank) from error
         for engine in self.engines:
             engine.leave()  # as at the end of a process; one that has finished already is not heard
+        self.ended_ns = self._job.clock.now_ns

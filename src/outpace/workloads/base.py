@@ -45,8 +45,11 @@ class Score(NamedTuple):
 class Workload(ABC):
     """A task to train on. Equal arguments give equal data and equal models."""
 
+    seed: int
     metric = LOSS  #: what `score` measures besides the loss
     steps_per_epoch: int  #: of every rank, in which the ranks together see the training data once; in any world
+    lengths: Tensor | None = None  #: of the training samples, if that is what makes mini-batches cost more or less
+    mini_batch: int  #: samples, of all ranks together; only where there are lengths
     race_epochs: float = 10.0  #: how long a race trains, unless told otherwise: until the metric hardly gets better
 
     @abstractmethod
@@ -62,6 +65,10 @@ class Workload(ABC):
         """Inputs and targets of this rank's step, counted from 0, without end. Their first dimension counts samples, so
         that they can be split into micro-batches. Raises `InvalidRules` in a world that they do not fit."""
 
+    def samples(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of these training samples. Only where there are lengths."""
+        raise NotImplementedError
+
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The training loss: a scalar, the mean over the mini-batch."""
@@ -76,6 +83,10 @@ class Workload(ABC):
         Where samples differ in size, this is the imbalance that they bring along. Equal parts of a mini-batch have its
         cost in the mean, so that nobody gains or loses by splitting it.
         """
+        return 1.0
+
+    def size(self, samples: int, world: int) -> float:
+        """Of a mini-batch of so many samples, where 1 is the usual one. Differs only where they are cut to one cost."""
         return 1.0
 
 

@@ -135,10 +135,10 @@ class Code(Workload):
             raise InvalidRules(f"width={width!r} must be a whole number, a multiple of {HEADS} heads")
         self.seed, self.width = seed, width
         self._functions, self._held_out, self._token_bytes = corpus()
-        lengths = torch.tensor([len(function) for function in self._functions])
-        self._buckets = Buckets(lengths, BATCH, f"code/{seed}")
+        self.lengths, self.mini_batch = torch.tensor([len(function) for function in self._functions]), BATCH
+        self._buckets = Buckets(self.lengths, BATCH, f"code/{seed}")
         self.steps_per_epoch = self._buckets.steps
-        self._mean_length = float(lengths.double().mean())
+        self._mean_length = float(self.lengths.double().mean())
 
     def model(self) -> nn.Module:
         with seeded(f"code/{self.seed}/model"):
@@ -149,7 +149,10 @@ class Code(Workload):
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
         check_world(world, BATCH, "code", "functions")
-        return _padded([self._functions[index] for index in self._buckets.indices(step, rank, world)])
+        return self.samples(self._buckets.indices(step, rank, world))
+
+    def samples(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return _padded([self._functions[index] for index in indices])
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         seen = targets[:, : outputs.shape[1]]

@@ -67,9 +67,10 @@ class Sequences(Classification):
         poses = torch.linalg.qr(torch.randn(FEATURES, POSES, generator=self._generator("poses")))[0].T
         self._videos = self._filmed(poses, TRAINED, "trained")
         self._held_out = self._filmed(poses, HELD_OUT, "held out")
-        self._buckets = Buckets(self._videos.lengths, BATCH, f"sequences/{seed}")
+        self.lengths, self.mini_batch = self._videos.lengths, BATCH
+        self._buckets = Buckets(self.lengths, BATCH, f"sequences/{seed}")
         self.steps_per_epoch = self._buckets.steps
-        self._mean_length = float(self._videos.lengths.double().mean())
+        self._mean_length = float(self.lengths.double().mean())
 
     def model(self) -> nn.Module:
         with seeded(f"sequences/{self.seed}/model"):
@@ -80,7 +81,10 @@ class Sequences(Classification):
 
     def batch(self, step: int, rank: int, world: int) -> tuple[Tensor, Tensor]:
         check_world(world, BATCH, "sequences", "videos")
-        return self._videos.padded(self._buckets.indices(step, rank, world))
+        return self.samples(self._buckets.indices(step, rank, world))
+
+    def samples(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self._videos.padded(indices)
 
     def cost(self, inputs: Tensor, outputs: Tensor) -> float:
         return float(lengths_of(inputs).double().mean()) / self._mean_length

@@ -5,6 +5,7 @@ from tests.fuzz.checkers.base import Checker
 from tests.fuzz.checkers.clipping import Clipping
 from tests.fuzz.checkers.conservation import Conservation
 from tests.fuzz.checkers.containment import Containment
+from tests.fuzz.checkers.drawn_once import DrawnOnce
 from tests.fuzz.checkers.ends import Ends
 from tests.fuzz.checkers.exactly_once import ExactlyOnce
 from tests.fuzz.checkers.frozen_set import FrozenSet
@@ -40,5 +41,6 @@ ALL: tuple[type[Checker], ...] = (
     PlainTraining,
     WaitBound,
     Meetings,
+    DrawnOnce,
     Ends,
 )

@@ -7,6 +7,7 @@ It has the methods it needs of these, and is told by `watch.Watch`:
     applying(life, result), applied(life, result)
     adopted(life, version_before)
     waited(life, version, open_round, began_ns) for so many rounds to be complete; which was open when it began
+    uses(life, items)                           of the pool, in the step that it is in
     met(life, place)                            it left a synchronisation, or `finish`
     ended(life)
     end(lives)                                  after the liveness phase

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from outpace.protocol.events import Arrive, Claim, Dead, Done, Event, Finish, Join, Outcome, Snapshot, Sync
+from outpace.protocol.events import Arrive, Claim, Dead, Done, Draw, Event, Finish, Join, Outcome, Snapshot, Sync
 from tests.fuzz.checkers.base import Checker
 from tests.fuzz.watch import Scene
 
-AGAIN = (Claim, Snapshot)  #: a rank may say these again
-BY_ITSELF = (Arrive, Sync, Finish, Dead, Claim, Snapshot)  #: about the life it names
+AGAIN = (Claim, Draw, Snapshot)  #: a rank may say these again
+BY_ITSELF = (Arrive, Sync, Finish, Dead, Claim, Draw, Snapshot)  #: about the life it names
 
 
 class OldRecords(Checker):

@@ -48,5 +48,8 @@ MUTANTS: dict[str, Mutant] = {
     "newest-only": Mutant(System(replay=engines.NewestOnly), checkers.VersionOrder),
     "nothing-for-late-comers": Mutant(System(replay=engines.NothingForLateComers), checkers.Ends),
     "buffers-apart": Mutant(System(engine=engines.BuffersApart), checkers.Meetings),
+    "hand-lost": Mutant(System(ledger=ledgers.HandLost), checkers.DrawnOnce),
+    "drawn-twice": Mutant(System(ledger=ledgers.DrawnTwice), checkers.DrawnOnce),
+    "prefetched-counts": Mutant(System(engine=engines.PrefetchedCounts), checkers.DrawnOnce),
     "waits-too-long": Mutant(System(engine=engines.WaitsTooLong), checkers.Ends),
 }

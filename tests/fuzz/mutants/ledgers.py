@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar
 
 from outpace.protocol.events import Arrive, Dead, Event, Join, Outcome, OutcomeKind, Snapshot
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.open_round import OpenRound
+from outpace.protocol.pool import Pool, Share
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules, needed
 
@@ -176,3 +178,30 @@ class OldRecordHeard(Ledger):
         if isinstance(event, Join) and known is not None and known.incarnation == event.incarnation:
             known.incarnation -= 1
         return super().apply(event)
+
+
+class _Forgets(Pool):
+    def leave(self, rank: int) -> None:
+        self.hands.pop(rank, None)
+
+
+class _HandsOutTwice(Pool):
+    def _return(self, shares: Iterable[Share]) -> None:
+        shares = list(shares)
+        super()._return([*shares, *shares[:1]])
+
+
+class HandLost(Ledger):
+    """What a rank had drawn when it died is drawn by nobody."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self.pool = _Forgets()
+
+
+class DrawnTwice(Ledger):
+    """What is given back is drawn twice."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self.pool = _HandsOutTwice()
