@@ -14,9 +14,9 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
-from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from outpace.errors import OutpaceError, RankFailed
@@ -59,7 +59,7 @@ def spawn(
     context = _context(fn)
     is_from_server = context.get_start_method() == "forkserver"
     if is_from_server:
-        _refuse_what_cannot_be_sent(fn, args)
+        _refuse_what_has_no_name(fn)
     threads = {} if is_from_server else _threads_after_fork(env)
     store = open_store()
     children: list[_Child] = []
@@ -73,12 +73,14 @@ def spawn(
         del store  # kept until now: the ranks meet through it, and none of them owns it
 
 
-def _refuse_what_cannot_be_sent(fn: Callable[..., Any], args: Sequence[Any]) -> None:
+def _refuse_what_has_no_name(fn: Callable[..., Any]) -> None:
+    """Its arguments are not tried: locks can be sent only to a process that is just starting."""
     try:
-        ForkingPickler.dumps((fn, args))
+        with suppress(RuntimeError):  # an object that has a lock
+            pickle.dumps(fn)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise OutpaceError(
-            f"the function or its arguments cannot be sent to the ranks ({error}). A rank imports the function by its "
+            f"the function cannot be sent to the ranks ({error}). A rank imports it by its "
             "name: write it with `def` at the top of its file, not as a lambda or inside another function"
         ) from error
     except RuntimeError:
