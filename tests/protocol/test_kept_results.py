@@ -97,6 +97,29 @@ def test_whoever_joins_finds_a_snapshot_or_is_known_to_need_one() -> None:
     assert not ledger.lacks_snapshot(0)
 
 
+def test_a_snapshot_is_spent_when_all_have_gone_on_from_it_and_nobody_begins() -> None:
+    ledger = started(2, quorum=1)
+    write_snapshot(ledger, 0, 0, version=0)
+    complete_one(ledger, 0, 0)
+    assert not ledger.is_spent(), "rank 1 may not have begun yet"
+    assert ledger.apply(claim(0, 0)).is_ignored
+    complete_one(ledger, 0, 1)
+    ledger.apply(arrive(1, 1))
+    assert ledger.is_spent()
+    ledger.apply(dead(1))
+    ledger.apply(join(1, 2))
+    assert not ledger.is_spent(), "who begins may read it just now"
+    assert ledger.apply(claim(0, 0)).is_ignored
+    ledger.apply(arrive(1, 1, incarnation=2, row=1))
+    assert not ledger.apply(claim(0, 0)).is_ignored
+    assert not ledger.snapshots.free(0, rank=1), "somebody empties it"
+    ledger.apply(claim(0, ledger.snapshots.buffers))
+    assert ledger.snapshots.free(0, rank=1)
+    assert not ledger.lacks_snapshot(0), "nobody needs another one"
+    ledger.apply(join(1, 3))
+    assert ledger.lacks_snapshot(0)
+
+
 @settings(max_examples=150)
 @given(all_rules(), CHOICES)
 def test_whoever_lives_can_go_on_and_nothing_is_kept_for_nobody(rules: Rules, choices: list[Choice]) -> None:

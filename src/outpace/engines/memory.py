@@ -82,7 +82,14 @@ class Memory(Protocol):
         """Writes a snapshot into a buffer that this rank has claimed."""
 
     def load(self, buffer: int) -> Contents | None:
-        """A private copy of a snapshot, or None if it is being overwritten."""
+        """A snapshot where it lies, or None if it is being overwritten. What was read is whole if it is the latest
+        still."""
+
+    def empty(self, buffer: int, keeps_ledger: bool) -> None:
+        """Gives back the memory of a snapshot whose buffer this rank has claimed."""
+
+    def tidy(self, number: int) -> None:
+        """After a round was applied: gives back rows and results that were of use only while somebody was late."""
 
     def leave(self, place: int, tensors: Tensors) -> None:
         """Leaves what this rank brings to a meeting."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from outpace.interface import Result
 from outpace.protocol.events import Claim, Snapshot
-from outpace.protocol.results import SnapshotPlace
+from outpace.protocol.results import NOWHERE, SnapshotPlace
 from outpace.protocol.round import Contribution, Round
 from outpace.replica.replica import OptimizerReplica
 
@@ -50,8 +51,10 @@ class Replay:
                 await self._adopt(at_least=mine + 1)
                 continue
             await self._apply(record)
-            if self._is_due() and self._is_mine_to_write(record):
-                await self._write()
+            if self._is_mine_to_write(record):
+                if self._is_due():
+                    await self._write()
+                self._tidy_up(record)
 
     async def follow(self, holds: Callable[[], bool], purpose: str) -> None:
         """Waits without falling behind: rounds that complete meanwhile are applied."""
@@ -176,14 +179,14 @@ class Replay:
         return base.version == version <= latest.version
 
     def _latest(self) -> int:
-        """The version of the latest snapshot, -1 if there is none."""
+        """The version of the latest snapshot, -1 if there is none to adopt."""
         latest = self._log.ledger.snapshots.latest
-        return -1 if latest is None else latest.version
+        return -1 if latest is None or latest.buffer == NOWHERE else latest.version
 
     def _is_due(self) -> bool:
         """Whether somebody needs a snapshot, or soon will, and this replica is what they need."""
         ledger, latest, mine = self._log.ledger, self._log.ledger.snapshots.latest, self._replica.version
-        if latest is None:
+        if latest is None or self._replica.is_torn:
             return False
         if self.is_needed_here() or (ledger.hosts.count > 1 and self._is_wanted_elsewhere()):
             return True
@@ -196,12 +199,19 @@ class Replay:
     def is_needed_here(self) -> bool:
         """Whether a rank of this host waits for a snapshot, and this replica is new enough."""
         ledger = self._log.ledger
+        if self._replica.is_torn:
+            return False
         return ledger.least_version(ledger.host) <= self._replica.version and ledger.lacks_snapshot(ledger.host)
 
     def _is_wanted_elsewhere(self) -> bool:
         ledger = self._log.ledger
         wanting = [host for host in ledger.without_snapshot() if host != ledger.host]
         return any(self._replica.version >= ledger.least_version(host) for host in wanting)
+
+    def _is_still_latest(self, place: SnapshotPlace) -> bool:
+        """Nobody overwrites the latest snapshot: whatever was read of it until now was whole."""
+        self._log.look()
+        return self._log.ledger.snapshots.latest == place
 
     def _patience_s(self) -> float:
         if self._log.ledger.snapshots.claims:
@@ -231,6 +241,23 @@ class Replay:
             if anew:
                 self._base = written
 
+    def _tidy_up(self, record: Round) -> None:
+        """Gives back what was needed only while somebody was late, or began."""
+        if not self._holds:
+            self._memory.tidy(record.number)
+        snapshots = self._log.ledger.snapshots
+        if self._log.ledger.is_spent() and not snapshots.claims and snapshots.latest is not None:
+            spent = snapshots.latest.buffer
+            for buffer in (spent, *(b for b in range(snapshots.buffers) if b != spent)):
+                self._empty(buffer, keeps_ledger=buffer == spent)
+            self._log.append(Claim(self._engine.rank, self._log.incarnation, snapshots.buffers))
+
+    def _empty(self, buffer: int, keeps_ledger: bool) -> None:
+        me = (self._engine.rank, self._log.incarnation)
+        self._log.append(Claim(*me, buffer))
+        if self._log.ledger.snapshots.claims.get(buffer) == me:
+            self._memory.empty(buffer, keeps_ledger)
+
     async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
         """Becomes the latest snapshot of at least that version from which it can go on, waiting for one if need be."""
         log = self._log
@@ -242,10 +269,8 @@ class Replay:
             await self._engine.until(is_there, "for a snapshot to catch up with")
             latest = log.ledger.snapshots.latest
             assert latest is not None
-            contents = self._memory.load(latest.buffer)
-            self._log.look()
-            if contents is not None and self._log.ledger.snapshots.latest == latest:
-                self._replica.adopt(contents, latest.version, is_beginning)
+            contents, is_whole = self._memory.load(latest.buffer), partial(self._is_still_latest, latest)
+            if contents is not None and self._replica.adopt(contents, latest.version, is_beginning, is_whole):
                 self._base = latest
                 self._replica.keep_only(self._steps_in(self._log.ledger.pending(self._engine.rank)))
                 return

@@ -23,7 +23,7 @@ from outpace.vector import Chunk, accumulator, view
 
 class Terms(NamedTuple):
     rows: list[list[torch.Tensor]]  #: per contribution, its chunks
-    stacks: list[torch.Tensor] | None  #: per chunk, all rows as one matrix, where they lie evenly spaced
+    spacing: int  #: bytes from row to row, where they can be summed as one matrix; else 0
     factors: list[float]
     seeds: list[int]  #: for codecs that round by chance: a number for each contribution
     scale: float
@@ -39,7 +39,6 @@ class RowSums:
         self._normalise = rules.normalise
         self._max_grad_norm = max_grad_norm
         self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
-        self._matrices: dict[tuple[int, int, int], list[torch.Tensor]] = {}
         scratch = {
             dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=wide, device="cpu")
             for dtype, wide in {c.dtype: accumulator(c.dtype) for c in chunks}.items()
@@ -56,17 +55,19 @@ class RowSums:
         rows = [self.chunks_at(offset) for offset in offsets]
         plain = self.codec.is_plain_sum and all(factor == 1.0 for factor in factors)
         seeds = [] if self.codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in contributions]
-        return Terms(rows, self._stacks(offsets) if plain else None, factors, seeds, scale)
+        return Terms(rows, _spacing(offsets) if plain else 0, factors, seeds, scale)
 
     def add_up(self, index: int, terms: Terms, out: torch.Tensor) -> None:
         """Writes the sum of one chunk's rows, as they are, into `out`, which has the accumulator's dtype."""
         rows = terms.rows
-        if terms.stacks is None:
+        if not terms.spacing:
             add_rows(out, [row[index] for row in rows], terms.factors)
         elif len(rows) == 2 and out.dtype == self.chunks[index].dtype:
             torch.add(rows[0][index], rows[1][index], out=out)  # the same bits, a fifth quicker
         else:
-            torch.sum(terms.stacks[index], 0, dtype=out.dtype, out=out)
+            first = rows[0][index]
+            stack = first.as_strided((len(rows), first.numel()), (terms.spacing // first.element_size(), 1))
+            torch.sum(stack, 0, dtype=out.dtype, out=out)  # a full set: one operation instead of one a row
 
     def reduce(self, index: int, terms: Terms, out: torch.Tensor) -> None:
         """Writes the coded sum of one chunk's rows into `out`, which has the accumulator's dtype."""
@@ -116,22 +117,11 @@ class RowSums:
             self._vectors[offset] = found
         return found
 
-    def _stacks(self, offsets: list[int]) -> list[torch.Tensor] | None:
-        """The rows as one matrix for each chunk: a full set is summed by one operation instead of one a row."""
-        spacing = offsets[1] - offsets[0] if len(offsets) > 1 else 0
-        if spacing <= 0 or any(b - a != spacing for a, b in pairwise(offsets)):
-            return None
-        key = (offsets[0], spacing, len(offsets))
-        if key not in self._matrices:
-            self._matrices[key] = [
-                self._memory.view(c.dtype).as_strided(
-                    (len(offsets), c.elements),
-                    (spacing // c.dtype.itemsize, 1),
-                    (offsets[0] + c.offset) // c.dtype.itemsize,
-                )
-                for c in self.chunks
-            ]
-        return self._matrices[key]
+
+def _spacing(offsets: list[int]) -> int:
+    """Bytes from one row to the next, 0 if they do not lie evenly spaced."""
+    spacing = offsets[1] - offsets[0] if len(offsets) > 1 else 0
+    return 0 if spacing <= 0 or any(b - a != spacing for a, b in pairwise(offsets)) else spacing
 
 
 def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:

@@ -120,11 +120,11 @@ class Dead(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A rank begins to write a snapshot into a buffer."""
+    """A rank begins to write a snapshot into a buffer, or to empty it."""
 
     rank: int
     incarnation: int
-    buffer: int
+    buffer: int  #: a number that no buffer has ends its last claim
     time_ns: int = 0
 
 

@@ -229,10 +229,11 @@ class Ledger(LedgerView):
         return taken(f"host {event.host}: {event.inbox} bytes of its inbox are in the log")
 
     def _claim(self, event: events.Claim) -> Outcome:
-        member = self.members.current(event.rank, event.incarnation)
-        if member is None or not self._snapshots_of(event.rank).claim(event.buffer, event.rank, event.incarnation):
-            return ignored("that buffer is taken")
-        return taken(f"rank {event.rank} writes a snapshot into buffer {event.buffer}")
+        rank, incarnation, buffer, _ = event
+        is_living, snapshots = self.members.current(rank, incarnation) is not None, self._snapshots_of(rank)
+        if is_living and snapshots.claim(buffer, rank, incarnation, self.is_spent()):
+            return taken(f"rank {rank} writes or empties buffer {buffer}, and no other")
+        return ignored("that buffer is taken")
 
     def _snapshot(self, event: events.Snapshot) -> Outcome:
         wanting = self.without_snapshot()
@@ -262,9 +263,6 @@ class Ledger(LedgerView):
         if member is None or member.state == FINISHED:
             return ignored("not a living member with steps to make")
         return self.pool.draw(event)
-
-    def _skip(self, event: events.Skip) -> Outcome:
-        return self.pool.skip(event)
 
     def _tell(self, event: events.Tell) -> Outcome:
         self.told.setdefault(event.rank, {})[event.step, event.index] = event.value
@@ -447,6 +445,6 @@ _HANDLERS: dict[type, Callable[[Ledger, Any], Outcome]] = {
     events.Gone: Ledger._gone,
     events.Commit: Ledger._commit,
     events.Draw: Ledger._draw,
-    events.Skip: Ledger._skip,
+    events.Skip: lambda ledger, event: ledger.pool.skip(event),
     **dict.fromkeys((events.Publish, events.Read, events.Swap, events.Withdraw), Ledger._share),
 }

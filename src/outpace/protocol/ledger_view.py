@@ -11,7 +11,7 @@ from outpace.protocol.open_round import OpenRound
 from outpace.protocol.pace import Pace, QuorumChoice
 from outpace.protocol.pool import Pool
 from outpace.protocol.published import Published
-from outpace.protocol.results import Results, Snapshots
+from outpace.protocol.results import NOWHERE, Results, Snapshots
 from outpace.protocol.round import Contribution, Discount, Round
 from outpace.protocol.rules import Rules
 from outpace.protocol.state import Part
@@ -88,8 +88,16 @@ class LedgerView(Part):
         latest = self.snapshots_at[host].latest
         if latest is None or latest.version < self.hosts.begins.get(host, 0):
             return True
-        cannot_go_on = self.results.cannot_go_on
-        return latest.version < self.results.oldest and any(map(cannot_go_on, self.hosts.ranks(host)))
+        is_of_use = latest.buffer != NOWHERE and latest.version >= self.results.oldest
+        return not is_of_use and any(map(self.results.cannot_go_on, self.hosts.ranks(host)))
+
+    def is_spent(self) -> bool:
+        """Whether nobody needs the latest snapshot any more: all have gone on beyond it, and who joins later needs a
+        newer one. Where there are several hosts, or no rounds, one is always kept."""
+        latest = self.snapshots.latest
+        if latest is None or latest.buffer == NOWHERE or self.hosts.count > 1 or self.rules.publishes is not None:
+            return False
+        return not self.results.new and latest.version < min(self.results.least, self.results.oldest)
 
     def least_version(self, host: int) -> int:
         """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""

@@ -139,10 +139,13 @@ class Results(Part):
         self._least = min(self._ranks_at, default=self.oldest)
 
 
+NOWHERE = -1
+
+
 class SnapshotPlace(NamedTuple):
     """A complete snapshot: where, of which version, and the log position whose ledger it carries."""
 
-    buffer: int
+    buffer: int  #: NOWHERE if nobody needed it any more; its ledger is still there
     version: int
     position: int
 
@@ -166,12 +169,18 @@ class Snapshots(Part):
         """A buffer this rank may claim. There always is one, because a rank has at most one claim."""
         return next(buffer for buffer in range(self.buffers) if self.free(buffer, rank))
 
-    def claim(self, buffer: int, rank: int, incarnation: int) -> bool:
-        """Gives the buffer to the rank, if free. A rank that claims again has given up what it wrote before."""
-        if not self.free(buffer, rank):
+    def claim(self, buffer: int, rank: int, incarnation: int, latest_is_spent: bool = False) -> bool:
+        """Gives the buffer to the rank, if free. A rank that claims again has given up what it wrote before.
+
+        One whose snapshot is spent is emptied by whoever claims it. A number that no buffer has ends a claim.
+        """
+        if latest_is_spent and self.latest is not None and self.latest.buffer == buffer:
+            self.latest = self.latest._replace(buffer=NOWHERE)
+        if buffer < self.buffers and not self.free(buffer, rank):
             return False
         self.release(rank)
-        self.claims[buffer] = (rank, incarnation)
+        if buffer < self.buffers:
+            self.claims[buffer] = (rank, incarnation)
         return True
 
     def complete(self, place: SnapshotPlace, rank: int, incarnation: int, is_wanted: bool = False) -> bool:

@@ -341,16 +341,22 @@ class OptimizerReplica:
         kept = {"state": state, "shared": shared, "hyper": self.hyper.decode(), "groups": groups}
         return Contents(tensors, {**kept, "others": list(others), "buffers": list(buffers)})
 
-    def adopt(self, contents: Contents, version: int, is_beginning: bool) -> None:
+    def adopt(
+        self, contents: Contents, version: int, is_beginning: bool, is_whole: Callable[[], bool] = lambda: True
+    ) -> bool:
         """Becomes the captured replica, of that version. This rank's own hyper-parameters stay its own.
 
-        What lies beside is taken over only where this rank begins: it is none of what rounds have made.
+        What lies beside is taken over only where this rank begins: it is none of what rounds have made. The contents
+        are read where they lie; if they turn out not to be whole, this replica is torn until it adopts others.
         """
-        with self._changing(), torch.no_grad():
+        self.is_torn = True
+        with torch.no_grad():
             self._become(contents)
             if is_beginning:
                 self._begin_with(contents)
-            self.version = version
+        if is_whole():
+            self.version, self.is_torn = version, False
+        return not self.is_torn
 
     def _become(self, contents: Contents) -> None:
         unpacking = Unpacking(contents.tensors)

@@ -34,6 +34,7 @@ MUTANTS: dict[str, Mutant] = {
     "row-freed-early": Mutant(System(ledger=ledgers.RowFreedEarly), checkers.RowsAndSlots),
     "slot-reused": Mutant(System(ledger=ledgers.SlotReused), checkers.RowsAndSlots),
     "freed-early": Mutant(System(ledger=ledgers.FreedEarly), checkers.Ends),
+    "spent-early": Mutant(System(ledger=ledgers.SpentEarly), checkers.Ends),
     "hyper-goes-back": Mutant(System(ledger=ledgers.HyperGoesBack), checkers.HyperParameters),
     "dead-counted": Mutant(System(ledger=ledgers.DeadCounted), checkers.Membership),
     "never-below-quorum": Mutant(System(ledger=ledgers.NeverBelowQuorum), checkers.Membership),

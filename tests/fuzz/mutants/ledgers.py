@@ -125,6 +125,14 @@ class FreedEarly(Ledger):
         return super().apply(event)
 
 
+class SpentEarly(Ledger):
+    """A snapshot is emptied while somebody may still begin from it."""
+
+    def is_spent(self) -> bool:
+        latest = self.snapshots.latest
+        return latest is not None and latest.buffer >= 0 and latest.version < self.round
+
+
 class HyperGoesBack(Ledger):
     """The hyper-parameters of a rank that is behind are taken after those of one ahead."""
 

@@ -210,6 +210,14 @@ class Arena:
             with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
                 self._map.madvise(_POPULATE_WRITE, start, offset + nbytes - start)
 
+    def punch(self, offset: int, nbytes: int) -> None:
+        """Gives back the pages that lie there as a whole: they read as zeros for everybody, and cost nothing."""
+        self._touched.discard(offset)
+        start, end = _pages(offset), (offset + nbytes) // PAGE * PAGE
+        if end > start and hasattr(mmap, "MADV_REMOVE"):
+            with contextlib.suppress(OSError, ValueError):  # a file system that cannot
+                self._map.madvise(mmap.MADV_REMOVE, start, end - start)
+
     def numbers(self, offset: int, count: int, code: str) -> memoryview[Any]:
         """Typed access to `count` numbers of 8 bytes."""
         return self.raw[offset : offset + 8 * count].cast(code)  # type: ignore[call-overload,no-any-return]

@@ -33,6 +33,8 @@ from outpace.vector import VectorLayout, packed, place
 Reducing = Callable[[Round], "Event | None"]
 _SLOT_BITS = 16  #: of a hold; the rest is the attempt's tag
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
+_NO_ROUND = (1 << 48) - 1  #: a tag that no attempt has
+UNUSED_ROUNDS = 32  #: what was of no use for so long is given back
 
 
 def tag(round_: Round) -> int:
@@ -53,6 +55,11 @@ class Holds:
         self._words[self._rank][0] = tag(round_) << _SLOT_BITS | round_.slot + 1  # in one word: never half of two
         kernel.before_looking()
 
+    def take_idle(self, slot: int) -> None:
+        """Says that this rank uses a slot for no round. As above."""
+        self._words[self._rank][0] = _NO_ROUND << _SLOT_BITS | slot + 1
+        kernel.before_looking()
+
     def release(self) -> None:
         """Says that this rank uses no slot: it has read and written there what it wanted to."""
         kernel.before_showing()
@@ -63,6 +70,41 @@ class Holds:
         kernel.before_looking()
         held = (self._words[rank][0] for rank in living if rank != self._rank)
         return any(word & _SLOT_MASK == slot + 1 and word >> _SLOT_BITS != mark for word in held)
+
+
+class SpareMemory:
+    """What has memory and is seldom used: it was needed while somebody was late, and is given back afterwards."""
+
+    def __init__(self, rank: int, memory: Arena, holds: Holds, log: ArenaLog) -> None:
+        self._rank, self._memory, self._holds, self._log = rank, memory, holds, log
+        self.rows: dict[int, int] = {}  #: of this rank -> the round it was last written for
+        self.slots: dict[int, int] = {}  #: -> the last round whose result was there
+
+    def give_back(self, number: int) -> None:
+        """Whatever was of no use in the last rounds before this one. This rank must hold nothing."""
+        layout, taken = self._memory.layout, self._log.ledger.open.rows
+        for row in self._unused(self.rows, number):
+            if row and (self._rank, row) not in taken:  # only this rank writes there
+                del self.rows[row]
+                self._memory.punch(layout.row(self._rank, row), layout.vector_bytes)
+        for slot in self._unused(self.slots, number):
+            del self.slots[slot]
+            self._give_back_slot(slot)
+
+    def _unused(self, used: dict[int, int], number: int) -> list[int]:
+        return [place for place, last in used.items() if number - last >= UNUSED_ROUNDS]
+
+    def _give_back_slot(self, slot: int) -> None:
+        """As it is written: held, and only if the log, read after that, says that it is free."""
+        self._holds.take_idle(slot)
+        try:
+            self._log.look()
+            agent = self._memory.layout.world
+            is_used = self._holds.others_use(slot, 0, [*self._log.living(), agent])
+            if slot in self._log.ledger.free_slots() and not is_used:
+                self._memory.punch(self._memory.layout.slot(slot), self._memory.layout.vector_bytes)
+        finally:
+            self._holds.release()
 
 
 class ArenaMemory:
@@ -93,6 +135,7 @@ class ArenaMemory:
         self.reducing = reducing
         self._staging = staging
         self._views: dict[int, list[torch.Tensor]] = {}
+        self._spare = SpareMemory(rank, shared, holds, log)
 
     def close(self) -> None:
         self._staging.close()
@@ -109,6 +152,7 @@ class ArenaMemory:
 
     async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
         self._faults.at("depositing", self._log.ledger.round)
+        self._spare.rows[row] = self._log.ledger.round
         self.arena.write_meta(self._layout.row_meta(self._rank, row), join_meta(*described))
 
     def copy_row(self, row: int) -> tuple[torch.Tensor, bytes]:
@@ -123,6 +167,7 @@ class ArenaMemory:
         return None if self.reducing is None else self.reducing(sealed)
 
     async def hold(self, record: Round) -> None:
+        self._spare.slots[record.slot] = record.number
         self.holds.take(record)
 
     def result(self, record: Round) -> Result:
@@ -172,6 +217,12 @@ class ArenaMemory:
 
     def load(self, buffer: int) -> Contents | None:
         return self.snapshots.read(buffer)
+
+    def empty(self, buffer: int, keeps_ledger: bool) -> None:
+        self.snapshots.empty(buffer, keeps_ledger)
+
+    def tidy(self, number: int) -> None:
+        self._spare.give_back(number)
 
     def leave(self, place: int, tensors: Tensors) -> None:
         """Leaves what this rank brings to a meeting, before the event that shows it.

@@ -1,7 +1,7 @@
 """Snapshots in the arena: a replica and the ledger, for ranks that lag, join or are restarted.
 
-Nobody is asked for anything: a rank that just applied writes, whoever needs it reads. A reader copies out, then looks
-at the log: if the buffer was claimed meanwhile, what it read may be torn and is thrown away.
+Nobody is asked for anything: a rank that just applied writes, whoever needs it reads. A reader reads in place, then
+looks at the log: if another snapshot is the latest, the buffer may have been overwritten, and what it read may be torn.
 """
 
 from __future__ import annotations
@@ -66,6 +66,12 @@ class SnapshotStore:
         plain = self.read_plain(buffer)
         return 0 if plain is None else self._places(buffer, plain)[2]
 
+    def empty(self, buffer: int, keeps_plain: bool) -> None:
+        """Gives back a buffer's memory, except what a ledger is made from, if that is to be kept."""
+        start = self._memory.layout.state(buffer)
+        kept = _HEAD_BYTES + int.from_bytes(self._memory.raw[start : start + 8], "little") if keeps_plain else 0
+        self._memory.punch(start + kept, self._memory.layout.state_bytes - kept)
+
     def forget(self, buffer: int) -> None:
         start = self._memory.layout.state(buffer)
         self._memory.raw[start : start + _HEAD_BYTES] = bytes(_HEAD_BYTES)
@@ -79,14 +85,13 @@ class SnapshotStore:
         return like, offsets, end if end <= self._memory.layout.state_bytes else 0
 
     def read(self, buffer: int) -> Contents | None:
-        """A private copy of a buffer's replica, or None if it is being overwritten."""
+        """A buffer's replica where it lies, or None if it is being overwritten."""
         plain = self.read_plain(buffer)
         if plain is None:
             return None
         like, offsets, end = self._places(buffer, plain)
         if not end:
             return None
-        start = self._memory.layout.state(buffer)
-        copy = self._memory.region(start, end).clone()  # in one piece, which the allocator gives back
-        tensors = [place(copy, offset, tensor) for tensor, offset in zip(like, offsets, strict=True)]
+        region = self._memory.region(self._memory.layout.state(buffer), end)
+        tensors = [place(region, offset, tensor) for tensor, offset in zip(like, offsets, strict=True)]
         return Contents(tensors, plain["plain"])

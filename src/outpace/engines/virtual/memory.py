@@ -181,8 +181,13 @@ class TensorMemory(SimulatedMemory):
         await sleep(self._apply_ns)
 
     def load(self, buffer: int) -> Contents | None:
-        saved = self._tensors.snapshots[buffer]
-        return Contents([t.clone() for t in saved.tensors], saved.plain)
+        return self._tensors.snapshots[buffer]
+
+    def empty(self, buffer: int, keeps_ledger: bool) -> None:
+        self._tensors.snapshots.pop(buffer, None)
+
+    def tidy(self, number: int) -> None:
+        """All that is not used costs nothing here."""
 
     def leave(self, place: int, tensors: Tensors) -> None:
         self._tensors.exchanged[place, self._rank] = [t.detach().clone() for t in self._staging.host(tensors)]
