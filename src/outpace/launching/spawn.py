@@ -14,7 +14,6 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -76,8 +75,7 @@ def spawn(
 def _refuse_what_has_no_name(fn: Callable[..., Any]) -> None:
     """Its arguments are not tried: locks can be sent only to a process that is just starting."""
     try:
-        with suppress(RuntimeError):  # an object that has a lock
-            pickle.dumps(fn)
+        pickle.dumps(fn)
     except (AttributeError, TypeError, pickle.PicklingError) as error:
         raise OutpaceError(
             f"the function cannot be sent to the ranks ({error}). A rank imports it by its "
