@@ -1,8 +1,8 @@
-"""`make scaling`: how outpace would grow to 256 hosts of 8 ranks, in simulated time, into docs/scaling.md.
+"""`make scaling`: how outpace would grow to 1,024 hosts of 8 ranks, in simulated time, into docs/scaling.md.
 
 Only the store is measured, on this machine and in real processes; everything else is simulated with what came out
-there, by the strategy files that train for real. Each strategy runs three times: on the cluster, on one whose store
-works in no time, and on ideal links. Between them lies what store and links cost.
+there, by the strategy files that train for real. Each strategy runs three times: on the cluster, on one whose store and
+agents work in no time, and on ideal links. Between them lies what agents and links cost.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import results_file, store_times
+from bench import results_file, store_ops, store_times
 from bench.machine import machine
 from bench.page import environment
 from bench.run import Run
 from outpace.engines.virtual.agents import Load
+from outpace.engines.virtual.network import AGENT_US
 from outpace.simulation import SHARED, Scenario, Timing, simulate_timing
 
 HERE = Path(__file__).parent
 RESULTS, PAGE = HERE / "scaling.json", HERE.parent / "docs" / "scaling.md"
 
-REMEDIED = ("allreduce", "d-psgd")
 STRATEGIES = ("allreduce", "eager-majority", "wagma", "d-psgd", "sgp")
+LARGEST = ("eager-majority", "wagma")  #: on more than 256 hosts
 EACH = 8  #: ranks of a host
-SHOWN = (1, 16, 64, 256)
+SHOWN = (1, 16, 64, 256, 1024)
 #: Computing of a step in ms -> hosts -> steps of a rank. The first is shown in full, of both where they break.
 STEPS = {
-    100.0: {1: 40, 2: 40, 4: 40, 8: 40, 16: 30, 32: 20, 64: 20, 256: 10},
+    100.0: {1: 40, 2: 40, 4: 40, 8: 40, 16: 30, 32: 20, 64: 20, 256: 10, 1024: 4},
     1000.0: {16: 30, 64: 10, 256: 5},
 }
 QUICK_STEPS = {100.0: {1: 3, 2: 3, 4: 2}, 1000.0: {2: 2}}
 IMBALANCE, PAYLOAD_MB = "lognormal:mean_ms=20,sd_ms=30", 25.0
 COMPUTE_MS = tuple(STEPS)
 LEAST = 0.9  #: of the throughput; where a part of the cluster leaves less than this, it has broken
-RACK = 16  #: hosts that one of them would read for
 FREE_STORE_US = 1e-6  #: too little to be seen, but it is there
 
 
@@ -64,15 +64,17 @@ def main(given: list[str] | None = None) -> int:
 def measure(run: Run) -> dict[str, Any]:
     """The store's times, and with them every strategy on every number of hosts. Blocks for some minutes."""
     store = store_times.measure(run)
+    ops = store_ops.measure((2,) if run.quick else store_ops.HOSTS)
     store_us = {name: round(store[f"{name}_s"]["median"] * 1e6, 1) for name in ("set", "get")}
     network = f"cluster:store_set_us={store_us['set']},store_get_us={store_us['get']}"
     rows = []
     for compute_ms, worlds in (QUICK_STEPS if run.quick else STEPS).items():
         for hosts, steps in worlds.items():
             run.say(f"scaling: {hosts} hosts, {compute_ms:g} ms a step")
-            rows += [_row(name, hosts, steps, compute_ms, network) for name in STRATEGIES]
+            rows += [_row(name, hosts, steps, compute_ms, network) for name in (LARGEST if hosts > 256 else STRATEGIES)]
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    return {"machine": machine(), "date": today, "quick": run.quick, "store": store, "network": network, "rows": rows}
+    measured = {"machine": machine(), "date": today, "quick": run.quick, "store": store, "ops": ops}
+    return {**measured, "network": network, "rows": rows}
 
 
 def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str)
         return simulate_timing(strategy, size)
 
     found = simulated(network)
-    free = f"cluster:store_set_us={FREE_STORE_US},store_get_us=0"
+    free = f"cluster:store_set_us={FREE_STORE_US},store_get_us=0,agent_us=0"
     load = found.load or Load(found.seconds)
     rates = {"rate": found, "free_store_rate": simulated(free), "ideal_rate": simulated("ethernet")}
     return {
@@ -96,6 +98,7 @@ def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str)
         "ops_per_s": load.ops_per_s,
         "store_share": load.store_share,
         "link_share": load.link_share,
+        "leader_share": load.leader_share,
         "commit_ms": load.commit_s * 1e3,
         "rounds": load.rounds or found.steps / (hosts * EACH),
         "entries": load.entries,
@@ -113,8 +116,6 @@ def page(results: dict[str, Any]) -> str:
     first = [row for row in rows if row["compute_ms"] == COMPUTE_MS[0]]
     shown = {row["hosts"] for row in rows} if results["quick"] else set(SHOWN)
     breaks = [_breaks(name, ms, rows) for ms in COMPUTE_MS for name in STRATEGIES]
-    counted = [row for row in first if row["strategy"] in REMEDIED and row["hosts"] in shown - {1}]
-    remedies = [_remedies(row, results["store"]) for row in counted]
     template = environment().get_template("scaling.md.j2")
     text = template.render(
         **results,
@@ -126,10 +127,13 @@ def page(results: dict[str, Any]) -> str:
         ],
         breaks=breaks,
         in_short=_in_short(breaks),
-        remedies=remedies,
-        remedied=max(shown - {1} - {row["hosts"] for row in remedies if row["all"] > row["compute_s"]}, default=None),
-        race=_race(results["store"]),
-        constants={"each": EACH, "imbalance": IMBALANCE, "payload_mb": PAYLOAD_MB, "least": LEAST, "rack": RACK},
+        constants={
+            "each": EACH,
+            "imbalance": IMBALANCE,
+            "payload_mb": PAYLOAD_MB,
+            "least": LEAST,
+            "agent_us": f"{AGENT_US:g}",
+        },
     )
     return text.strip() + "\n"
 
@@ -141,7 +145,7 @@ def _relative(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, floa
         "of_one": row["rate"] / one,
         "ideal_of_one": row["ideal_rate"] / one,
         "links_leave": row["free_store_rate"] / row["ideal_rate"],
-        "store_leaves": row["rate"] / row["free_store_rate"],
+        "agents_leave": row["rate"] / row["free_store_rate"],
     }
 
 
@@ -154,7 +158,7 @@ def _breaks(strategy: str, compute_ms: float, rows: list[dict[str, Any]]) -> dic
 
     at = {
         "links": first(lambda row: row["free_store_rate"] / row["ideal_rate"]),
-        "store": first(lambda row: row["rate"] / row["free_store_rate"]),
+        "agents": first(lambda row: row["rate"] / row["free_store_rate"]),
     }
     broken = {name: hosts for name, hosts in at.items() if hosts is not None}
     what = " and ".join(name for name, hosts in broken.items() if hosts == min(broken.values()))
@@ -167,42 +171,10 @@ def _in_short(breaks: list[dict[str, Any]]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for row in breaks:
         if row["compute_ms"] == COMPUTE_MS[0]:
-            at = min((row[part] for part in ("links", "store") if row[part] is not None), default=None)
+            at = min((row[part] for part in ("links", "agents") if row[part] is not None), default=None)
             what = "nothing breaks" if at is None else f"the {row['first']} on {at} hosts"
             alike.setdefault(what, []).append(f"`{row['strategy']}`")
     return [f"{what} ({', '.join(names)})" for what, names in alike.items()]
-
-
-def _remedies(row: dict[str, Any], store: dict[str, Any]) -> dict[str, Any]:
-    """What the store would work in a round if agents asked otherwise, counted from what they asked."""
-    set_s, get_s = (float(store[name]["median"]) for name in ("set_s", "get_s"))
-    hosts, rounds = row["hosts"], row["rounds"]
-    entries, lost = row["entries"] / rounds, row["lost"] / rounds
-    ends = hosts if row["strategy"] == "allreduce" else 0  # entries that say that a host has the result
-
-    def work_s(entries: float, lost: float, readers: float) -> float:
-        return entries * (set_s + readers * get_s) + lost * set_s
-
-    racks = -(-hosts // RACK)
-    lead_entries, lead_lost = entries - max(0, ends - 1), max(0.0, lost - ends * (ends - 1) / 2)
-    return {
-        "strategy": row["strategy"],
-        "hosts": hosts,
-        "compute_s": row["compute_ms"] / 1e3,
-        "now": work_s(entries, lost, hosts),
-        "lead": work_s(lead_entries, lead_lost, hosts),
-        "one_writer": work_s(entries, 0, hosts),
-        "relayed": work_s(entries, lost, racks),
-        "all": work_s(lead_entries, 0, racks),
-    }
-
-
-def _race(store: dict[str, Any]) -> dict[str, float]:
-    """What the simulation would say of the race that was measured: all lose against each, and all read each."""
-    clients = store["clients"]
-    attempts = (clients + 1) / 2
-    work_s = attempts * store["set_s"]["median"] + clients * store["get_s"]["median"]
-    return {"attempts": attempts, "reads": clients, "entry_s": work_s}
 
 
 def _arguments(given: list[str] | None) -> argparse.Namespace:

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ import outpace
 STRATEGIES = ("allreduce", "eager-majority", "wagma")
 HOSTS = (2, 4, 8, 16)
 CALLS = ("compare_set", "get", "wait", "check", "set", "multi_get", "add", "delete_key")
-WARM_UP, STEPS, PARAMETERS = 20, 150, 1000
+WARM_UP, STEPS, PARAMETERS = 10, 60, 1000
+COMPUTE_MS = 5.0
 _COUNT = struct.Struct("<Q")
 
 
@@ -107,11 +109,19 @@ def count(strategy: str, hosts: int, compute_s: float) -> dict[str, Any]:
     }
 
 
+def measure(hosts: Sequence[int] = HOSTS, compute_ms: float = COMPUTE_MS) -> list[dict[str, Any]]:
+    """For each strategy, operations of the store for each host and round, by the number of hosts."""
+    return [
+        {"strategy": name, "counts": {str(n): round(count(name, n, compute_ms / 1e3)["ops"], 1) for n in hosts}}
+        for name in STRATEGIES
+    ]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.store_ops", description=__doc__)
     parser.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
-    parser.add_argument("--compute-ms", type=float, default=5.0)
+    parser.add_argument("--compute-ms", type=float, default=COMPUTE_MS)
     given = parser.parse_args()
     for strategy in given.strategies:
         for hosts in given.hosts:

@@ -166,6 +166,7 @@ class Agent:
                 relay.forward(step.host, step.batch)
         elif (written := self._log.write(step.batches)) is not None and relay is not None:
             relay.spread(*written)
+            relay.settle()
         return True
 
     def _inbox_from(self, position: int) -> bytes:

@@ -25,6 +25,7 @@ _HEAD = struct.Struct("<IIQ")  # bytes that follow, the root's place in the grou
 _TAG = 4  # 1 to 3 are those of transfers
 _NO_ENTRY = (1 << 64) - 1  # it is a batch
 _PAUSE_S = 0.05  #: after a message that failed, because somebody is gone
+_SETTLE_S, _LOOK_S = 0.01, 0.0002
 log = logging.getLogger("outpace")
 
 
@@ -55,6 +56,15 @@ class Relay:
     def spread(self, number: int, sealed: bytes) -> None:
         """An entry that this host has written."""
         self._pass_on(self._place, number, sealed)
+
+    def settle(self) -> None:
+        """Waits until somebody has taken all that was passed on to it, but not for long: nobody may be there to take
+        it. So a leader that has too much to say says more at once."""
+        began = time.monotonic()
+        while all(not waiting.empty() for waiting in list(self._senders.values())):
+            if not self._senders or time.monotonic() - began > _SETTLE_S:
+                return
+            time.sleep(_LOOK_S)
 
     def _pass_on(self, root: int, number: int, sealed: bytes) -> None:
         for place in children(root, self._place, len(self._group.hosts)):

@@ -173,11 +173,15 @@ class Agents:
         self._leader_free_ns = max(self._leader_free_ns, self._clock.now_ns) + messages * self._agent_ns
         return self._leader_free_ns
 
+    def _until_free_ns(self) -> int:
+        """The leader writes when it has passed on what it wrote before: what comes meanwhile goes into one entry."""
+        return max(0, self._leader_free_ns - self._clock.now_ns)
+
     def _write(self, host: int, batch: list[tuple[int, Action]]) -> None:
         self._inboxes[host] += batch
         if not self._committing[host]:
             self._committing[host] = True
-            self._clock.after(0, partial(self._attempt, host))
+            self._clock.after(self._until_free_ns(), partial(self._attempt, host))
 
     def _attempt(self, host: int) -> None:
         """Asks for the next entry with all that lies in the inbox; who loses comes again with what there is by then."""
@@ -200,7 +204,7 @@ class Agents:
             self._commit_ns += self._clock.now_ns - said_ns
             action()
         if self._inboxes[host]:
-            self._attempt(host)
+            self._clock.after(self._until_free_ns(), partial(self._attempt, host))
         else:
             self._committing[host] = False
 
