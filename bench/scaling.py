@@ -115,7 +115,7 @@ def page(results: dict[str, Any]) -> str:
     rows = results["rows"]
     first = [row for row in rows if row["compute_ms"] == COMPUTE_MS[0]]
     shown = {row["hosts"] for row in rows} if results["quick"] else set(SHOWN)
-    breaks = [_breaks(name, ms, rows) for ms in COMPUTE_MS for name in STRATEGIES]
+    breaks = [found for ms in COMPUTE_MS for name in STRATEGIES if (found := _breaks(name, ms, rows))["hosts"]]
     template = environment().get_template("scaling.md.j2")
     text = template.render(
         **results,
@@ -129,6 +129,7 @@ def page(results: dict[str, Any]) -> str:
         in_short=_in_short(breaks),
         constants={
             "each": EACH,
+            "most": max(row["hosts"] for row in rows),
             "imbalance": IMBALANCE,
             "payload_mb": PAYLOAD_MB,
             "least": LEAST,
