@@ -49,7 +49,7 @@ def test_the_page_says_what_is_simulated_and_names_every_strategy(tmp_path):
     text = page.read_text()
     assert "Everything here is simulated, except the store's own times." in text
     assert NETWORK in text
-    assert "`allreduce` 7.2 on 2, 3.1 on 4" in text
+    assert "| `allreduce` | 7.2 | 3.1 |" in text
     for name in scaling.STRATEGIES:
         assert f"| `{name}` | 2 | 16 |" in text
 
