@@ -314,9 +314,9 @@ def test_hosts_are_so_many_times_their_ranks_with_a_store_between_them(capsys):
     assert found["settings"]["ranks"] == 6
     for run in found["strategies"]:
         load = run["load"]
-        assert load["store_ops"] == load["log_entries"] * (1 + 3) + load["lost_races"]
+        assert load["store_ops"] == 2 * load["log_entries"]  # written and deleted by the first host, read from it
         assert load["store_ops_per_s"] == pytest.approx(load["store_ops"] / run["seconds"])
-        assert load["store_ops_per_round"] >= 2 * 3 * (1 + 3)
+        assert load["store_ops_per_round"] >= 2
         assert 0 < load["store_busy_share"] < 1
         assert 0 < load["busiest_link_share"] < 1
         assert load["commit_ms"] > 0

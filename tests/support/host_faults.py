@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tests.support.family import Board
-from tests.support.ranks import Counter, Report, digest, lost, my_rank
+from tests.support.ranks import Counter, Report, digest, gone, lost, my_rank
 
 TIMEOUT_S = 25.0  # a host may be silent for 2.5 s
 PATIENCE_S = 90.0  # no measure of anything: a hang becomes an error
@@ -76,10 +76,12 @@ class Driver:
                     os.kill(pid, signal.SIGCONT)
 
     def kill(self, pids: Sequence[int]) -> None:
-        """These processes are gone when it returns."""
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        self.until(lambda: all(map(lost, pids)), f"{pids} are gone")
+        """These processes are gone when it returns. All stand still before the first one is killed: an agent that sees
+        its ranks die says that its host leaves, and the others would have nothing to find out."""
+        with self.stopped(pids):
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+        self.until(lambda: all(map(gone, pids)), f"{pids} are gone")
 
 
 def agents_of(ranks: Sequence[int]) -> list[int]:

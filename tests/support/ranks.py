@@ -169,10 +169,18 @@ def lags(engine) -> bool:
 
 def lost(pid: int) -> bool:
     """Whether that process is stopped, or gone."""
+    return _state(pid) in "TZX"
+
+
+def gone(pid: int) -> bool:
+    return _state(pid) in "ZX"
+
+
+def _state(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] in "TZX"
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except OSError:
-        return True
+        return "X"
 
 
 def count_with_fault_and_a_short_log(*args) -> Report:
