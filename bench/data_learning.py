@@ -19,7 +19,7 @@ from bench.learning.cells import LEARNING_RATES, MICROBATCHES, NETWORK, SIZES
 from bench.learning.runs import Record, quiet
 from bench.learning.tasks import Task, schedule
 from bench.learning.verdict import mean_curve, seconds_to, target_of
-from outpace.data.equal_costs import PADDING, EqualCosts
+from outpace.data.balanced import PADDING, EqualCosts
 from outpace.simulation import Scenario, simulate_training
 from outpace.workloads import Workload
 

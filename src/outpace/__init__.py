@@ -34,11 +34,11 @@ from outpace.version import __version__
 
 if TYPE_CHECKING:
     from outpace.launching.spawn import spawn
+    from outpace.observe.figures import RankStats, Stats
     from outpace.observe.record import Recording, record
-    from outpace.observe.stats import RankStats, Stats
     from outpace.optimizer import DistributedOptimizer
     from outpace.round_scheduler import RoundScheduler
-    from outpace.simulation.own_loop import Simulated, simulate
+    from outpace.simulation.training import Simulated, simulate
     from outpace.strategies import Eager, Strategy
     from outpace.training_state import TrainingState
 else:
@@ -46,15 +46,15 @@ else:
     _HOMES = {
         "DistributedOptimizer": "outpace.optimizer",
         "Eager": "outpace.strategies",
-        "RankStats": "outpace.observe.stats",
+        "RankStats": "outpace.observe.figures",
         "Recording": "outpace.observe.record",
         "RoundScheduler": "outpace.round_scheduler",
-        "Simulated": "outpace.simulation.own_loop",
-        "Stats": "outpace.observe.stats",
+        "Simulated": "outpace.simulation.training",
+        "Stats": "outpace.observe.figures",
         "Strategy": "outpace.strategies",
         "TrainingState": "outpace.training_state",
         "record": "outpace.observe.record",
-        "simulate": "outpace.simulation.own_loop",
+        "simulate": "outpace.simulation.training",
         "spawn": "outpace.launching.spawn",
     }
 

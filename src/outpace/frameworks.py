@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from outpace.errors import CannotRejoin
-from outpace.job import supervised
+from outpace.job.environment import life
 from outpace.optimizer import DistributedOptimizer
 
 _OURS = set(signature(DistributedOptimizer).parameters) - {"optimizer", "model"}
@@ -57,7 +57,7 @@ def missing(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
 
 def refuse_second_life(framework: str) -> None:
     """Raises in a rank that `outpace run` has started again, which would wait for the others' group for ever."""
-    if supervised.life() > 1:
+    if life() > 1:
         raise CannotRejoin(
             f"this rank was started again, and {framework} keeps a process group of torch.distributed, which takes "
             "nobody back. Start all ranks again from the last checkpoint (torchrun --max-restarts does), or train in "

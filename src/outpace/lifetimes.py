@@ -1,7 +1,8 @@
-"""The life of an engine in this process: how it is opened, and what becomes of it when a script simply ends.
+"""The life of an engine in this process: how it opens, what a checkpoint says of it, and how it ends with the script.
 
-Owns the choice of the engine, and the end of a process that never called `finish()`. After a normal end the rank leaves
-the quorum, so that nobody takes it for dead. After an exception it does not: the others then learn that it died.
+Owns the choice of the engine, the format of a rank's position, and the end of a process that never called `finish()`.
+After a normal end the rank leaves the quorum, so that nobody takes it for dead. After an exception it does not: the
+others then learn that it died.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ import atexit
 import contextlib
 import logging
 import os
+import secrets
 import sys
 import weakref
 from dataclasses import replace
+from typing import Any
 
 from outpace.engines.arena.open import open_local
 from outpace.engines.cluster.open import open_cluster
@@ -20,8 +23,7 @@ from outpace.engines.company import Company
 from outpace.engines.engine import Engine, Opened
 from outpace.engines.virtual.threads import simulated_rank
 from outpace.errors import InvalidRules, OutpaceError
-from outpace.job import supervised
-from outpace.job.environment import Place, gather
+from outpace.job.environment import Place, gather, rules_of_launcher, tell_launcher, tell_launcher_of
 from outpace.observe import recorder
 from outpace.replica.replica import OptimizerReplica
 from outpace.spec import is_number
@@ -54,12 +56,12 @@ def open_engine(
     simulated = simulated_rank()
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)
-    rules = replace(rules, **supervised.rules_of_launcher())
+    rules = replace(rules, **rules_of_launcher())
     with company.opening():
         gathering = gather(place, timeout_s)
         opening = open_local if _is_local(engine, gathering.place) else open_cluster
         opened = watch(opening(replica, rules, gathering, max_grad_norm, timeout_s))
-    supervised.tell("joined")
+    tell_launcher("joined")
     return opened
 
 
@@ -103,13 +105,13 @@ def end_all() -> None:
     """Leaves all rounds; runs at exit, also in processes that skip `atexit`."""
     failed = getattr(sys, "last_value", None) is not None
     if failed:
-        supervised.tell_error(sys.last_value)
+        tell_launcher_of(sys.last_value)
     for engine in list(_open):
         if not failed:
             with contextlib.suppress(OutpaceError):  # where the others cannot be told, there is nobody to tell it to
                 _warn_unfinished(engine)
                 engine.leave(for_good=True)
-                supervised.tell("left")
+                tell_launcher("left")
         engine.close()
         forget(engine)
     recorder.close_all()
@@ -134,3 +136,55 @@ def _warn_unfinished(engine: Engine) -> None:
         "in a `with` statement",
         *(rank, ledger.round, left),
     )
+
+
+log = logging.getLogger("outpace")
+
+
+class Position:
+    """Where one rank stands, for a checkpoint: its rounds and steps, and what only this rank has."""
+
+    def __init__(self, strategy: Strategy, opened: Opened, replica: OptimizerReplica) -> None:
+        self._strategy, self._engine, self._replica = strategy, opened.engine, replica
+        self._drive = opened.drive
+        self._mark = secrets.token_hex(8)  # of this life of this rank
+
+    def state(self, steps: int) -> dict[str, Any]:
+        """Copies; nobody is asked."""
+        return {
+            "format": 1,
+            "rank": self._engine.rank,
+            "life": self._mark,
+            "strategy": repr(self._strategy),
+            "replica": type(self._replica).__name__,
+            "version": self._replica.version,
+            "steps": steps,
+            "hyper": self._replica.hyper.decode(),
+            "pending": self._engine.pending(),
+            "extra": self._replica.extra_state(),
+        }
+
+    def is_of_this_moment(self, position: dict[str, Any] | None) -> bool:
+        """Whether it was made here, and not a round was applied since."""
+        found = {} if position is None else position
+        return (found.get("life"), found.get("version")) == (self._mark, self._replica.version)
+
+    def take_up(self, position: dict[str, Any]) -> None:
+        """What a rank has still to give is given again by that rank alone, also where all load one rank's file."""
+        is_own, extra, pending = position["rank"] == self._engine.rank, position["extra"], position["pending"]
+        if not self._is_of_this_kind(position):
+            log.warning(
+                "[rank %d] the checkpoint was saved with %s, and this is %s: weights and optimizer state go on from "
+                "it; what only that strategy keeps begins anew, and %d contributions that were pending are left out",
+                *(self._engine.rank, position["strategy"], self._strategy, len(pending)),
+            )
+            return
+        for contribution in pending if is_own else []:
+            self._drive(self._engine.give_again, contribution)
+        self._replica.load_extra_state(extra if is_own else {**extra, "codec": {}})
+
+    def _is_of_this_kind(self, position: dict[str, Any]) -> bool:
+        """Whether rows and extra state mean here what they meant where they were saved."""
+        mine = type(self._replica).__name__
+        is_same: bool = position["extra"].keys() == self._replica.extra_state().keys()
+        return is_same and position.get("replica", mine) == mine

@@ -20,13 +20,12 @@ from outpace.engines.engine import Opened
 from outpace.engines.virtual.threads import simulated_rank
 from outpace.errors import Finished, InvalidRules, OutpaceError, ParametersChanged
 from outpace.interface import Ticket, Work
-from outpace.job import supervised
-from outpace.job.environment import LOG_DIR, STRATEGY, place_of, refuse_late_group, whereami
+from outpace.job.environment import LOG_DIR, STRATEGY, place_of, refuse_late_group, tell_launcher, whereami
+from outpace.lifetimes import Position
 from outpace.microbatches import MicrobatchRound, rounds_of
+from outpace.observe.figures import Stats, stats_of
 from outpace.observe.record import RunTrace
 from outpace.observe.recorder import LogDir
-from outpace.observe.stats import Stats, stats_of
-from outpace.position import Position
 from outpace.replica.buffers import ModelBuffers
 from outpace.replica.foreign import ForeignWrites, refuse_ddp, refuse_wrong_model
 from outpace.replica.inner_step import refuse_needed_closure
@@ -320,7 +319,7 @@ class DistributedOptimizer(Optimizer):
         self._drive(self._strategy.meet, self._engine)
         self._drive(self._engine.finish)
         self._close()
-        supervised.tell("finished")
+        tell_launcher("finished")
         self._trace.close(began)
 
     @property

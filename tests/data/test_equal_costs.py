@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from outpace.data.equal_costs import EqualCosts
+from outpace.data.balanced import EqualCosts
 from outpace.errors import InvalidRules
 from outpace.workloads import workload
 

@@ -2,7 +2,7 @@ import pytest
 
 from outpace.errors import InvalidRules, TraceInvalid
 from outpace.imbalance import imbalance
-from outpace.imbalance.recorded import Recorded, Replay
+from outpace.imbalance.models import Recorded, Replay
 from outpace.observe.reader import read_trace
 from tests.support import made_traces
 from tests.support.made_traces import header, steps, write

@@ -13,7 +13,7 @@ import outpace
 from outpace.errors import OutpaceError, RankFailed
 from outpace.observe.perfetto import to_chrome
 from outpace.observe.reader import read_trace
-from outpace.simulation.own_loop import simulate
+from outpace.simulation.training import simulate
 from tests.support import recording_ranks
 
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo"}

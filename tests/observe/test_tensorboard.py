@@ -17,7 +17,7 @@ from outpace.observe.reader import read_trace
 from outpace.observe.recorder import Recorder, file_of
 from outpace.observe.schema import Header, loop_step, strategy_step, traced_round
 from outpace.protocol.round import Contribution, Round
-from outpace.simulation.own_loop import simulate
+from outpace.simulation.training import simulate
 from tests.support import recording_ranks
 
 MS = 1_000_000

@@ -34,7 +34,7 @@ class Seen:
     final: str  # after finish()
     is_finite: bool
     steps: int
-    stats: outpace.observe.stats.Stats
+    stats: outpace.observe.figures.Stats
 
 
 def model_of(rank: int) -> torch.nn.Module:

@@ -36,7 +36,7 @@ class Report:
     digests: dict[int, str] = field(default_factory=dict)  # round -> weights and optimizer state after it
     rounds: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)  # round -> its contributions
     final: str = ""
-    stats: outpace.observe.stats.Stats | None = None
+    stats: outpace.observe.figures.Stats | None = None
     counts: list[list[float]] = field(default_factory=list)  # how often each (rank, step) was applied
     rounds_meanwhile: int = 0  # rounds this rank saw while another was stopped
     extra: object = None

@@ -41,7 +41,7 @@ def until_all_others_have_arrived(opt: outpace.DistributedOptimizer) -> None:
 
 def with_log_dir(
     directory: str, strategy: str, steps: int, slow_rank: int, delay_s: float
-) -> outpace.observe.stats.Stats:
+) -> outpace.observe.figures.Stats:
     """A loop with DistributedOptimizer that synchronises once."""
     model = make_model()
     inner = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -25,7 +25,7 @@ from outpace.cli.comparison import (
     watcher,
 )
 from outpace.cli.parser import add_comparison, add_data, add_settings, at_least_one, megabytes, milliseconds
-from outpace.data.equal_costs import EqualCosts
+from outpace.data.balanced import EqualCosts
 from outpace.engines.virtual.network import NETWORKS, network
 from outpace.errors import InvalidRules
 from outpace.imbalance import table as imbalance_table

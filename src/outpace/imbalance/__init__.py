@@ -22,12 +22,12 @@ from outpace.imbalance.models import (
     ParetoNoise,
     Pauses,
     RandomRanks,
+    Recorded,
     Rollouts,
     ShiftingSkew,
     Skew,
     SlowRanks,
 )
-from outpace.imbalance.recorded import Recorded
 from outpace.spec import build
 
 __all__ = [

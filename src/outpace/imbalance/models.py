@@ -1,7 +1,8 @@
 """Models of who is slow, when, and by how much. A model knows neither clocks nor processes.
 
 What an imbalance is and the checks of its options; chosen ranks, noise on every step, passing interruptions; and whole
-workloads whose work differs by nature, with the published distributions. Those replace `base_s`.
+workloads whose work differs by nature, with the published distributions. Those replace `base_s`, and so does what was
+recorded.
 """
 
 from __future__ import annotations
@@ -16,8 +17,13 @@ from itertools import count
 from typing import Any, Protocol
 
 from outpace.errors import InvalidRules
+from outpace.observe.figures import steady
+from outpace.observe.reader import read_trace
+from outpace.observe.schema import Trace
 from outpace.randomness import STANDARD_NORMAL, normal, uniform
 from outpace.spec import is_number, is_whole
+
+APART = 17  #: steps by which a stand-in is ahead of the rank whose times it repeats, or of the next stand-in
 
 
 class Imbalance(Protocol):
@@ -388,3 +394,51 @@ class Rollouts(Checked):
 def rollout_s(u: float) -> float:
     """The time that a share u of DD-PPO's iterations exceed, for whoever makes such episodes."""
     return min(43.5, 1.7 + 0.6 * (1 / math.sqrt(u) - 1))
+
+
+# -- seen, not drawn --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a trace shows, again: each rank computes as long as it did at that step.
+
+    Each rank's first two steps, which warm up, are left out where there are more than four. A longer run goes through
+    the recorded steps again and again. A rank that left no trace, or that only a larger world has, does as a recorded
+    one does, but some steps ahead of it: the two would be slow together otherwise.
+    """
+
+    lengths_s: dict[int, tuple[float, ...]]  #: for each recorded rank, how long its steps were
+
+    @classmethod
+    def of(cls, trace: Trace) -> Replay:
+        return cls({rank: tuple(step.compute_s for step in steady(r)) for rank, r in trace.ranks.items()})
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        steps = self.lengths_s.get(rank)
+        if steps is None:
+            others = list(self.lengths_s.values())
+            steps = others[rank % len(others)]
+            step += (1 + rank // len(others)) * APART
+        return steps[step % len(steps)]
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """As in a recorded run: every rank computes as long as it did in `path` (see `outpace.record` and `Replay`).
+
+    Read once, when the model is made; raises `TraceInvalid`. In a name with options ("trace:path=runs/x") the path
+    cannot have a comma.
+    """
+
+    path: str = ""
+    _replay: Replay = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.path == "":
+            raise InvalidRules("a recorded imbalance needs the directory of a recording, as in trace:path=runs/x")
+        trace = read_trace(str(self.path))  # a name like 2024 comes as a number
+        object.__setattr__(self, "_replay", Replay.of(trace))
+
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        return self._replay.compute_s(rank, world, step, base_s)

@@ -1,5 +1,7 @@
-"""Who this process is among the ranks, and who shares its machine. Owns reading what the launcher or torch.distributed
-says of that. Guesses nothing: what nobody says is asked of the other ranks, or reported as missing.
+"""Who this process is among the ranks, who shares its machine, and what it and its launcher tell each other.
+
+Owns reading what the launcher or torch.distributed says. Guesses nothing: what nobody says is asked of the other ranks,
+or reported as missing.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from outpace.errors import OutpaceError, TimedOut
+from outpace.errors import BelowQuorum, CannotRejoin, OutpaceError, TimedOut, TrainingOver
 from outpace.job.machine import machine
 from outpace.job.store import LOOPBACK, MeetingStore, store_of_group
 
@@ -26,9 +28,13 @@ log = logging.getLogger("outpace")
 STRATEGY = "OUTPACE_STRATEGY"  #: a strategy that overrides the script's argument
 HOST = "OUTPACE_HOST"  #: the host a rank counts as, for several hosts on one machine
 LOG_DIR = "OUTPACE_LOG_DIR"  #: likewise, where to record
+LIFE = "OUTPACE_LIFE"  #: how often this rank was started, from 1
+RESTARTS = "OUTPACE_RESTARTS"  #: set if a rank that dies is started again
+MIN_RANKS = "OUTPACE_MIN_RANKS"  #: overrides the script's argument
 
 _OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  #: set by mpirun and srun
 _STORE_TIMEOUT = timedelta(seconds=20)
+_FINAL = (BelowQuorum, CannotRejoin, TrainingOver)  #: no new start of the rank can change these
 _meetings = itertools.count()
 
 
@@ -240,3 +246,63 @@ def joined_store() -> Any:
     """The same store, for a process that is not a rank."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
     return TCPStore(address, port, is_master=False, timeout=_STORE_TIMEOUT)
+
+
+# -- a rank and the launcher that supervises it: `outpace run`, and nobody else so far --------------------------------
+# The launcher says through the environment how it launches. A rank leaves in the launcher's store what that must
+# know to decide whether starting the rank again is of any use.
+
+
+class Report:
+    """One life of one rank, as it tells it. Both sides have one."""
+
+    def __init__(self, store: Any, rank: int, life: int) -> None:
+        self._store, self._where = store, f"outpace/lives/{rank}/{life}"
+
+    def add(self, what: str) -> None:
+        """Counts: a training that this rank "joined", one that it "finished", or "left" when its script ended."""
+        self._store.add(f"{self._where}/{what}", 1)
+
+    def count(self, what: str) -> int:
+        return int(self._store.add(f"{self._where}/{what}", 0))
+
+    def give_up(self, error: BaseException) -> None:
+        self._store.set(f"{self._where}/error", type(error).__name__)
+
+    @property
+    def error(self) -> str:
+        """The name of an error that no new start can change, or nothing."""
+        key = f"{self._where}/error"
+        return str(self._store.get(key).decode()) if self._store.check([key]) else ""
+
+
+def life() -> int:
+    """How often this rank was started; 1 also where nobody counts."""
+    return int(os.environ.get(LIFE, "1"))
+
+
+def rules_of_launcher() -> dict[str, Any]:
+    wanted: dict[str, Any] = {"restarts": RESTARTS in os.environ}
+    least = os.environ.get(MIN_RANKS)
+    if least:
+        if not least.isdecimal():
+            raise OutpaceError(f"{MIN_RANKS}={least!r} must be a whole number of ranks")
+        wanted["min_ranks"] = int(least)
+    return wanted
+
+
+def tell_launcher(what: str) -> None:
+    """Tells the launcher that this rank has joined, finished or left a training, if there is one that listens."""
+    report = _own_report()
+    if report is not None:
+        report.add(what)
+
+
+def tell_launcher_of(error: object) -> None:
+    report = _own_report() if isinstance(error, _FINAL) else None
+    if report is not None and isinstance(error, BaseException):
+        report.give_up(error)
+
+
+def _own_report() -> Report | None:
+    return Report(joined_store(), int(os.environ["RANK"]), life()) if LIFE in os.environ else None

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from outpace.job.supervised import LIFE, Report
+from outpace.job.environment import LIFE, Report
 from outpace.launching import leash
 from outpace.launching.signals import cause
 

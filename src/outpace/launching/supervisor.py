@@ -12,9 +12,8 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from outpace.job.environment import environment_of
+from outpace.job.environment import MIN_RANKS, RESTARTS, environment_of
 from outpace.job.store import open_store
-from outpace.job.supervised import MIN_RANKS, RESTARTS
 from outpace.launching.child import WINDOW_S, Ending, Restarts, Seat, last_words, say
 from outpace.launching.signals import Signals
 

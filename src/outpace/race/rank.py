@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from outpace.data import SharedBatchSampler
-from outpace.data.equal_costs import EqualCosts
+from outpace.data.balanced import EqualCosts
 from outpace.imbalance import imbalance
 from outpace.job.environment import whereami
 from outpace.race.result import Point, Settings

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
-from outpace.imbalance.recorded import Replay
+from outpace.imbalance.models import Replay
 from outpace.observe.figures import (
     apply_s,
     communication_s,
