@@ -4,13 +4,16 @@ Real gradients; a step takes as long as its own samples are, and on one rank twi
 whoever is free takes the next batch. Balanced ones are those of `LengthBalancedBatches`. All train on as many samples.
 
     python -m bench.data_learning sequences [--slow] [--seeds 3]     the table of docs/results.md
+    python -m bench.data_learning code --strategies auto --data both   one row of it, beside what all are compared with
     python -m bench.data_learning sequences --padding                what sorting by length does, as docs/data.md says
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 
 from torch import Tensor
@@ -83,23 +86,23 @@ def trained(
     return {"metric": found.held_out.metric, "curve": curve, "seconds": found.curve[-1].seconds}, task
 
 
-def table(name: str, slow: float, seeds: int) -> None:
+def table(name: str, slow: float, seeds: int, ways: Sequence[str], strategies: Sequence[str]) -> None:
+    """All in comparison with allreduce on data that are split, which comes first."""
     print("| data | strategy | learned | of each seed | to target | times as soon | whole run |\n" + "| --- " * 7 + "|")
     baseline: list[Record] = []
     base_s = 0.0
-    for data in DATA:
-        for strategy in STRATEGIES:
-            found = [trained(name, strategy, data, slow, seed) for seed in range(seeds)]
-            runs, metric = [record for record, _ in found], found[0][1].metric
-            baseline = baseline or runs
-            final = fmean(run["metric"] for run in runs)
-            target = target_of(baseline, fmean(run["metric"] for run in baseline), metric)
-            target_s = seconds_to(target, mean_curve(runs), metric)
-            base_s = base_s or target_s or 0.0
-            reached = ("never", "-") if target_s is None else (f"{target_s:.1f} s", f"{base_s / target_s:.2f}x")
-            each = ", ".join(metric.text(run["metric"]) for run in runs)
-            cells = (data, strategy, metric.text(final), each, *reached, f"{fmean(r['seconds'] for r in runs):.1f} s")
-            print("| " + " | ".join(cells) + " |", flush=True)
+    for data, strategy in dict.fromkeys([("split", "allreduce"), *product(ways, strategies)]):
+        found = [trained(name, strategy, data, slow, seed) for seed in range(seeds)]
+        runs, metric = [record for record, _ in found], found[0][1].metric
+        baseline = baseline or runs
+        final = fmean(run["metric"] for run in runs)
+        target = target_of(baseline, fmean(run["metric"] for run in baseline), metric)
+        target_s = seconds_to(target, mean_curve(runs), metric)
+        base_s = base_s or target_s or 0.0
+        reached = ("never", "-") if target_s is None else (f"{target_s:.1f} s", f"{base_s / target_s:.2f}x")
+        each = ", ".join(metric.text(run["metric"]) for run in runs)
+        cells = (data, strategy, metric.text(final), each, *reached, f"{fmean(r['seconds'] for r in runs):.1f} s")
+        print("| " + " | ".join(cells) + " |", flush=True)
 
 
 def paddings(name: str, seeds: int) -> None:
@@ -118,12 +121,15 @@ def main() -> None:
     parser.add_argument("--slow", action="store_true", help=f"the last rank computes {SLOW:g} times as long")
     parser.add_argument("--padding", action="store_true", help="compare bounds of the padding instead")
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--data", nargs="+", choices=DATA, default=list(DATA))
+    parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     arguments = parser.parse_args()
     quiet()
     if arguments.padding:
         paddings(arguments.workload, arguments.seeds)
     else:
-        table(arguments.workload, SLOW if arguments.slow else 1.0, arguments.seeds)
+        slow = SLOW if arguments.slow else 1.0
+        table(arguments.workload, slow, arguments.seeds, arguments.data, arguments.strategies)
 
 
 if __name__ == "__main__":

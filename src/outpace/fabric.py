@@ -9,12 +9,21 @@ from __future__ import annotations
 import atexit
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outpace.frameworks import missing, model_of, refuse_options_of_ddp, refuse_second_life, sort_options
+from outpace.errors import OutpaceError
+from outpace.frameworks import (
+    draws_from_pool,
+    missing,
+    model_of,
+    refuse_options_of_ddp,
+    refuse_second_life,
+    sort_options,
+)
 from outpace.optimizer import DistributedOptimizer
 
 try:
@@ -57,6 +66,16 @@ class OutpaceStrategy(DDPStrategy):
             atexit.register(self._finish)
         self._optimizers.append(wrapped)
         return wrapped
+
+    def process_dataloader(self, dataloader: Any) -> Any:
+        """Fabric may have put a `DistributedSampler` of its own around the loader's."""
+        inside = getattr(getattr(dataloader.sampler, "dataset", None), "_sampler", None)
+        if inside is not None and draws_from_pool(SimpleNamespace(sampler=inside)):
+            raise OutpaceError(
+                f"{type(inside).__name__} deals out samples by itself, and Fabric would split them once more: call "
+                "fabric.setup_dataloaders(loader, use_distributed_sampler=False)"
+            )
+        return dataloader
 
     def save_checkpoint(self, *arguments: Any, **options: Any) -> None:
         """Waits for all ranks, unless training is over: what is saved is one version."""

@@ -11,6 +11,8 @@ from torch.nn import Module
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from outpace.data import SharedStream
+from outpace.data.shared import FromPool
 from outpace.errors import CannotRejoin
 from outpace.job.environment import life
 from outpace.optimizer import DistributedOptimizer
@@ -48,6 +50,12 @@ def model_of(optimizer: Optimizer, modules: Iterable[Module]) -> Module | None:
     """The module that has all that this optimizer trains; None if several have a part of it."""
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     return next((module for module in modules if trained <= {id(p) for p in module.parameters()}), None)
+
+
+def draws_from_pool(loader: Any) -> bool:
+    """Whether a loader's samples are dealt out by ours: no framework may split them once more."""
+    parts = (getattr(loader, name, None) for name in ("sampler", "batch_sampler", "dataset"))
+    return any(isinstance(part, FromPool | SharedStream) for part in parts)
 
 
 def missing(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:

@@ -12,13 +12,15 @@ from typing import Any
 
 from torch.nn import Module
 from torch.optim import Optimizer
+from torch.utils.data import DataLoader
 
 from outpace.errors import OutpaceError
-from outpace.frameworks import missing, model_of, refuse_second_life, sort_options
+from outpace.frameworks import draws_from_pool, missing, model_of, refuse_second_life, sort_options
 from outpace.optimizer import DistributedOptimizer
 
 try:
     from accelerate import Accelerator
+    from accelerate.data_loader import prepare_data_loader
     from accelerate.utils import DistributedType
     from transformers import Trainer
 except ModuleNotFoundError as error:
@@ -70,6 +72,17 @@ class OutpaceAccelerator(Accelerator):
         """With autocast and all else, but DDP."""
         self._known.append(model)
         return super().prepare_model(model, device_placement, evaluation_mode=True)
+
+    def prepare_data_loader(
+        self, data_loader: DataLoader[Any], device_placement: bool | None = None, slice_fn_for_dispatch: Any = None
+    ) -> Any:
+        """One whose ranks draw from a pool is not split among them once more."""
+        if not draws_from_pool(data_loader) or getattr(data_loader, "_is_accelerate_prepared", False):
+            return super().prepare_data_loader(data_loader, device_placement, slice_fn_for_dispatch)
+        moves = self.device_placement if device_placement is None else device_placement
+        prepared = prepare_data_loader(data_loader, self.device, num_processes=1, process_index=0, put_on_device=moves)
+        self._dataloaders.append(prepared)
+        return prepared
 
     def prepare_optimizer(self, optimizer: Optimizer, device_placement: bool | None = None) -> Any:
         if not getattr(optimizer, "_is_accelerate_prepared", False):

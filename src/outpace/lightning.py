@@ -1,14 +1,23 @@
 """Lightning's Trainer without waiting for the slowest rank: `Trainer(strategy="outpace")`.
 
 Lightning's own DDP strategy launches the ranks, injects samplers, broadcasts and reduces. What is done otherwise here:
-no model is wrapped, every optimizer is, and all ranks meet before weights are validated or saved.
+no model is wrapped, every optimizer is, all ranks meet before weights are validated or saved, and a sampler that all
+ranks draw from stays as it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from outpace.frameworks import missing, numbered, refuse_options_of_ddp, refuse_second_life, sort_options
+from outpace.frameworks import (
+    draws_from_pool,
+    missing,
+    numbered,
+    refuse_options_of_ddp,
+    refuse_second_life,
+    sort_options,
+)
 from outpace.optimizer import DistributedOptimizer
 
 try:
@@ -60,6 +69,17 @@ class OutpaceStrategy(DDPStrategy):
         # Rank 0 would tell all in every batch whether it was asked to end. Launchers tell each rank.
         trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = _tell_nobody
 
+    # -- data ----------------------------------------------------------------------------------------------------------
+
+    def setup(self, trainer: pl.Trainer) -> None:
+        super().setup(trainer)
+        data: Any = trainer._data_connector
+        needs_one = type(data)._requires_distributed_sampler
+        data._requires_distributed_sampler = lambda loader: not draws_from_pool(loader) and needs_one(data, loader)
+
+    def process_dataloader(self, dataloader: object) -> object:
+        return _Uncounted(dataloader) if draws_from_pool(dataloader) else dataloader
+
     def _clipping(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Lightning clips what a rank has computed, which under DDP is averaged already."""
         module = self.lightning_module
@@ -106,6 +126,21 @@ class OutpaceStrategy(DDPStrategy):
     @classmethod
     def register_strategies(cls, strategy_registry: Any) -> None:
         strategy_registry.register("outpace", cls, description="does not wait for the slowest rank")
+
+
+class _Uncounted:
+    """A loader without its length, which Lightning holds every rank to: a fast one draws more, a slow one fewer."""
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self._loader, name)
 
 
 def _tell_nobody() -> None:

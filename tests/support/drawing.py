@@ -6,11 +6,13 @@ themselves at instants drawn from the seed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,20 +20,22 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import outpace
 from outpace.data import SharedBatchSampler, SharedSampler
+from tests.support.family import Board
 from tests.support.processes import until
 from tests.support.ranks import TIMEOUT_S, my_rank
 
 STRATEGY = "eager:quorum=majority,normalise=sum,repair=none,max_staleness=10000"  # nothing is dropped or weighed
+ALONE = "eager:quorum=solo,normalise=sum,repair=none,max_staleness=100000"
 BATCH = 4
 
 
 class Counter:
     """Weights [epoch, sample] that grow by one for each time that sample was applied in that epoch."""
 
-    def __init__(self, epochs: int, samples: int, strategy: str = STRATEGY) -> None:
+    def __init__(self, epochs: int, samples: int, strategy: str = STRATEGY, timeout_s: float = TIMEOUT_S) -> None:
         self.weight = torch.nn.Parameter(torch.zeros(epochs, samples))
         inner = torch.optim.SGD([self.weight], lr=1.0)
-        self.opt = outpace.DistributedOptimizer(inner, strategy, timeout_s=TIMEOUT_S)
+        self.opt = outpace.DistributedOptimizer(inner, strategy, timeout_s=timeout_s)
 
     def add(self, epoch: int, samples: torch.Tensor) -> None:
         if self.weight.grad is None:
@@ -116,6 +120,27 @@ def resume(samples: int, state: dict | None, batches: int) -> dict:
     return found
 
 
+def draw_until_ended(samples: int, path: str, timeout_s: float) -> dict:
+    """Epoch after epoch until the board says that it is enough; a rank that was started again begins with the first."""
+    rank, board = my_rank(), Board(path)
+    counter = Counter(1, samples, ALONE, timeout_s)
+    loader, sampler = loader_of(samples, "batches", workers=0)
+    board.enter(rank)
+    begun = 0
+    for epoch in itertools.count():
+        if board.is_ended:
+            break
+        sampler.set_epoch(epoch)
+        begun = epoch + 1
+        for (x,) in loader:
+            time.sleep(0.005)  # computing
+            counter.add(0, x)
+            counter.step()
+            board.advance(rank)
+    counter.opt.finish()
+    return {"times": counter.times(), "epochs": begun}
+
+
 def draw_and_die(directory: Path, samples: int, epochs: int, seed: int, kills: int) -> None:
     """What is left of an epoch when a rank dies may be trained in the next: counted over all of them."""
     life, rank = int(os.environ.get("OUTPACE_LIFE", "1")), my_rank()
@@ -129,7 +154,7 @@ def draw_and_die(directory: Path, samples: int, epochs: int, seed: int, kills: i
 
     point = draw.choice(("", "before-append", "after-append", "before-wake", "applying", "depositing"))
     (directory / f"{rank}.{life}.started").write_text(json.dumps({"pid": os.getpid()}))
-    counter = Counter(1, samples, "eager:quorum=solo,normalise=sum,repair=none,max_staleness=100000")
+    counter = Counter(1, samples, ALONE)
     loader, sampler = loader_of(samples, "batches", workers=draw.choice((0, 0, 1)))
     made = 0
     for epoch in range(epochs):

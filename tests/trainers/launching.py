@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.processes import ROOT, finding_tests, hear_ctrl_c
+from tests.trainers.programs import task
 
 PROGRAMS = "tests.trainers.programs"
 LAUNCHERS = {
@@ -44,3 +45,12 @@ def same_on_all_ranks(folder: Path, name: str, what: str = "weights") -> Any:
     first, *others = (each[what] for each in told(folder, name))
     assert all(other == first for other in others)
     return first
+
+
+def assert_shared(folder: Path) -> None:
+    """Each sample was given to one rank in each epoch, and to the first rank more than an even share."""
+    first, second = (each["drawn"] for each in told(folder, "shared"))
+    assert len(first) == 2
+    assert len(first[0]) >= task.MORE * task.BATCH
+    for epoch, own in enumerate(first):
+        assert sorted(own + (second[epoch] if epoch < len(second) else [])) == list(range(task.ROWS))

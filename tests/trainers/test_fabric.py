@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("lightning", reason="skipped: lightning is not installed")
 
-from tests.trainers.launching import finished, launch, same_on_all_ranks, told
+from tests.trainers.launching import assert_shared, finished, launch, same_on_all_ranks, told
 from tests.trainers.programs import task
 
 PROGRAM = "fabric_program"
@@ -24,6 +24,12 @@ def test_full_quorum_trains_like_ddp_and_checkpoints_load_everywhere(tmp_path):
     plain = task.network()
     plain.load_state_dict(saved["model"])
     torch.optim.AdamW(plain.parameters()).load_state_dict(saved["optimizer"])
+
+
+def test_from_a_shared_sampler_each_sample_is_trained_once_and_a_fast_rank_takes_more(tmp_path):
+    finished(launch("python", PROGRAM, "shared", tmp_path))
+    assert_shared(tmp_path)
+    assert all("use_distributed_sampler=False" in each["said"] for each in told(tmp_path, "shared"))
 
 
 @pytest.mark.long

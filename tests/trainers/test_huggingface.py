@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from outpace.errors import OutpaceError
 from outpace.huggingface import OutpaceAccelerator
-from tests.trainers.launching import finished, launch, same_on_all_ranks, told
+from tests.trainers.launching import assert_shared, finished, launch, same_on_all_ranks, told
 from tests.trainers.programs import task
 from tests.trainers.programs.huggingface_program import KINDS, language_model
 
@@ -39,6 +39,11 @@ def test_accelerate_at_full_quorum_trains_like_ddp_and_loads_what_it_saved(tmp_p
     plain = task.network()
     plain.load_state_dict(load_file(tmp_path / "accelerate" / "model.safetensors"))
     assert task.weights(plain) == final
+
+
+def test_from_a_shared_sampler_each_sample_is_trained_once_and_a_fast_rank_takes_more(tmp_path):
+    finished(launch("torchrun", PROGRAM, "shared", tmp_path))
+    assert_shared(tmp_path)
 
 
 def test_a_sharded_model_is_refused():

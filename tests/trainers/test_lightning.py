@@ -10,7 +10,7 @@ pytest.importorskip("lightning", reason="skipped: lightning is not installed")
 
 from outpace.frameworks import sort_options
 from outpace.lightning import OutpaceStrategy
-from tests.trainers.launching import finished, launch, same_on_all_ranks, told
+from tests.trainers.launching import assert_shared, finished, launch, same_on_all_ranks, told
 from tests.trainers.programs import task
 from tests.trainers.programs.lightning_program import KINDS
 
@@ -42,6 +42,11 @@ def test_checkpoints_of_a_rank_that_lags_load_into_plain_torch_and_resume(tmp_pa
     finished(launch("torchrun", PROGRAM, "resume", tmp_path, "eager-majority", tmp_path / "step-step=10.ckpt"))
     same_on_all_ranks(tmp_path, "resumed")
     assert same_on_all_ranks(tmp_path, "resumed", "steps") == 24
+
+
+def test_from_a_shared_sampler_each_sample_is_trained_once_and_a_fast_rank_takes_more(tmp_path):
+    finished(launch("torchrun", PROGRAM, "shared", tmp_path))
+    assert_shared(tmp_path)
 
 
 @pytest.mark.long

@@ -9,6 +9,7 @@ import torch
 from lightning.fabric import Fabric
 from torch.utils.data import DataLoader
 
+from outpace.errors import OutpaceError
 from outpace.fabric import OutpaceStrategy
 from tests.trainers.programs import task
 
@@ -65,6 +66,26 @@ def compare(folder: str) -> None:
         found = train(made("outpace"), is_uneven=True, checkpoint=checkpoint)
         found["optimizer"].finish()
         tell(folder, name, found)
+
+
+def shared(folder: str) -> None:
+    """All ranks draw from one pool."""
+    fabric = made(OutpaceStrategy("eager-solo"))
+    net, drawn = task.network(), task.Drawn(folder)
+    model, optimizer = fabric.setup(net, torch.optim.SGD(net.parameters(), lr=0.01))
+    try:
+        fabric.setup_dataloaders(task.shared_loader())
+    except OutpaceError as error:
+        said = str(error)
+    loader = fabric.setup_dataloaders(task.shared_loader(), use_distributed_sampler=False)
+    for epoch in range(2):
+        for inputs, labels, numbers in loader:
+            drawn.note(epoch, numbers)
+            optimizer.zero_grad()
+            fabric.backward((model(inputs) - labels).square().mean())
+            optimizer.step()
+    optimizer.finish()
+    task.tell(folder, "shared", drawn=drawn.epochs, said=said)
 
 
 def killed(folder: str) -> None:

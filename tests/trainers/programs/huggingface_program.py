@@ -137,6 +137,22 @@ def accelerate(folder: str) -> None:
         accelerator.free_memory()
 
 
+def shared(folder: str) -> None:
+    """All ranks of an Accelerate loop draw from one pool."""
+    accelerator = OutpaceAccelerator("eager-solo", cpu=True)
+    net, drawn = task.network(), task.Drawn(folder)
+    plain = torch.optim.SGD(net.parameters(), lr=0.01)
+    model, optimizer, loader = accelerator.prepare(net, plain, task.shared_loader())
+    for epoch in range(2):
+        for inputs, labels, numbers in loader:
+            drawn.note(epoch, numbers)
+            optimizer.zero_grad()
+            accelerator.backward((model(inputs) - labels).square().mean())
+            optimizer.step()
+    accelerator.end_training()
+    task.tell(folder, "shared", drawn=drawn.epochs)
+
+
 def killed(folder: str) -> None:
     trainer = OutpaceTrainer(language_model(), arguments(folder), train_dataset=Sentences(), callbacks=[Killed()])
     trainer.train()

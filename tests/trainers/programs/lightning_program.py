@@ -120,6 +120,25 @@ def resume(folder: str, strategy: str, checkpoint: str) -> None:
     task.tell(folder, "resumed", weights=task.weights(model), steps=made.global_step, losses=model.losses)
 
 
+class Drawing(Model):
+    """Draws from one pool for all ranks."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__()
+        self.drawn = task.Drawn(folder)
+
+    def training_step(self, batch, index):
+        *sample, numbers = batch
+        self.drawn.note(self.current_epoch, numbers)
+        return self.loss(sample)
+
+
+def shared(folder: str) -> None:
+    model = Drawing(folder)
+    trainer(OutpaceStrategy("eager-solo"), folder).fit(model, task.shared_loader(), loader(32))
+    task.tell(folder, "shared", drawn=model.drawn.epochs)
+
+
 def straight(folder: str, *strategies: str) -> None:
     """Without a stop, and with one after an epoch: ends with the same weights."""
     for stop in (False, True):

@@ -9,15 +9,42 @@ import time
 from pathlib import Path
 
 import torch
-from torch.utils.data import TensorDataset
+from torch.utils.data import DataLoader, TensorDataset
+
+from outpace.data import SharedSampler
+from tests.support.processes import until
 
 ROWS, BATCH = 128, 8
+MORE = 10  #: batches of the 16 of an epoch: more than half
 
 
 def data(rows: int = ROWS) -> TensorDataset:
     generator = torch.Generator().manual_seed(7)
     inputs = torch.randn(rows, 6, generator=generator)
     return TensorDataset(inputs, inputs.square().sum(1, keepdim=True))
+
+
+def shared_loader() -> DataLoader:
+    """Each sample with its number, from one pool for both ranks."""
+    rows = TensorDataset(*data().tensors, torch.arange(ROWS))
+    return DataLoader(rows, batch_size=BATCH, sampler=SharedSampler(rows, BATCH))
+
+
+class Drawn:
+    """What this rank was given in each epoch. The last one computes nothing of the first epoch before rank 0 has
+    computed more than an even share."""
+
+    def __init__(self, folder: str) -> None:
+        self._mark = Path(folder, "more than an even share")
+        self.epochs: list[list[int]] = []
+
+    def note(self, epoch: int, numbers: torch.Tensor) -> None:
+        self.epochs += [[] for _ in range(len(self.epochs), epoch + 1)]
+        self.epochs[epoch] += numbers.tolist()
+        if rank() == 0 and len(self.epochs[0]) == MORE * BATCH:
+            self._mark.touch()
+        if rank() == 1:
+            until(self._mark.exists, 60)
 
 
 def network(has_buffers: bool = False) -> torch.nn.Sequential:
