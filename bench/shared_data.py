@@ -4,7 +4,8 @@ Computing is emulated by sleeping, so that it does not compete for this machine'
 ranks have met until all have met again, as in a program that validates after each; the first is shown by itself, since
 it has the start in it. Beside it, what a draw costs.
 
-    python -m bench.shared_data [--simulated] [--base-ms 100] [--batches 100] [--epochs 3] [--workers 0] [--shared-only]
+    python -m bench.shared_data [--simulated] [--base-ms 100] [--batches 100] [--epochs 3] [--workers 0] [--data shared]
+    python -m bench.shared_data --data        what a draw costs, alone
 
 With `--simulated` the same loop runs in simulated time, in which nothing but computing and waiting takes any.
 """
@@ -27,6 +28,7 @@ from outpace.data import SharedBatchSampler
 
 STRATEGIES = ("allreduce", "eager-majority")
 CASES = ((4, 2.0), (4, 4.0), (8, 2.0), (8, 4.0))  #: ranks, and how much longer the last one computes
+DATA = {"split": "DistributedSampler", "shared": "SharedBatchSampler"}
 BATCH, DRAWS = 32, 5000
 
 
@@ -101,7 +103,7 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--simulated", action="store_true", help="in simulated time: what waiting alone costs")
     parser.add_argument("--workers", type=int, default=0, help="of each rank's loader")
-    parser.add_argument("--shared-only", action="store_true", help="without DistributedSampler beside it")
+    parser.add_argument("--data", nargs="*", choices=DATA, default=list(DATA), help="split: DistributedSampler")
     parser.add_argument("--strategies", nargs="+", default=STRATEGIES)
     arguments = parser.parse_args()
     for ranks in () if arguments.simulated else (1, 2, 4):
@@ -115,13 +117,12 @@ def main() -> None:
         step_s = [base_s] * (ranks - 1) + [factor * base_s]
         ideal_s = arguments.batches * ranks / sum(1 / each for each in step_s)
         for strategy in arguments.strategies:
-            for shared in (True,) if arguments.shared_only else (False, True):
+            for data in arguments.data:
                 how = (arguments.epochs, arguments.workers, arguments.simulated)
-                found = _run(ranks, factor, arguments, (strategy, shared, arguments.batches, step_s, *how))
+                found = _run(ranks, factor, arguments, (strategy, data == "shared", arguments.batches, step_s, *how))
                 first, *later = (max(seconds) / ideal_s for seconds in zip(*(took for took, _ in found), strict=True))
-                name = "SharedBatchSampler" if shared else "DistributedSampler"
                 others = f"{fmean(later):.3f}" if later else "-"
-                cells = (ranks, f"{factor:g}x", strategy, name, f"{first:.3f}", others, found[-1][1])
+                cells = (ranks, f"{factor:g}x", strategy, DATA[data], f"{first:.3f}", others, found[-1][1])
                 print("| " + " | ".join(map(str, cells)) + " |", flush=True)
 
 

@@ -1,4 +1,5 @@
-"""A character-level GPT in a loop of its own, as in the small GPT trainers: accumulation, bfloat16, clipping, warm-up.
+"""A small GPT on bytes in a loop of its own, which does what nanoGPT's `train.py` does (github.com/karpathy/nanoGPT):
+accumulation, bfloat16, clipping, warm-up and a cosine, held-out loss and a checkpoint now and then.
 
     torchrun --nproc-per-node 4 examples/gpt.py --text docs
 

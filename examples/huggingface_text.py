@@ -1,4 +1,5 @@
-"""A small GPT-2 from scratch with Hugging Face's Trainer, on the text of a folder, one token a byte.
+"""A small GPT-2 from scratch with Hugging Face's Trainer, on the text of a folder, one token a byte: trained, evaluated
+and saved as transformers' example `run_clm.py` does it, but each paragraph is an example of its own length.
 
     pip install 'outpace[huggingface]'
     torchrun --nproc-per-node 4 examples/huggingface_text.py --text docs

@@ -41,6 +41,19 @@ def test_accelerate_at_full_quorum_trains_like_ddp_and_loads_what_it_saved(tmp_p
     assert task.weights(plain) == final
 
 
+def test_a_loop_of_accelerate_that_was_stopped_ends_like_one_that_was_not(tmp_path):
+    finished(launch("torchrun", PROGRAM, "resumed", tmp_path))
+    assert same_on_all_ranks(tmp_path, "resumed-True", "batches") == 16
+    assert same_on_all_ranks(tmp_path, "resumed-True") == same_on_all_ranks(tmp_path, "resumed-False")
+    state = torch.load(tmp_path / "middle" / "optimizer.bin", weights_only=True)
+    torch.optim.AdamW(task.network().parameters()).load_state_dict(state)
+
+
+def test_a_trainer_that_was_stopped_ends_like_one_that_was_not(tmp_path):
+    finished(launch("torchrun", PROGRAM, "straight", tmp_path))
+    assert same_on_all_ranks(tmp_path, "stopped-True") == same_on_all_ranks(tmp_path, "stopped-False")
+
+
 def test_from_a_shared_sampler_each_sample_is_trained_once_and_a_fast_rank_takes_more(tmp_path):
     finished(launch("torchrun", PROGRAM, "shared", tmp_path))
     assert_shared(tmp_path)

@@ -19,11 +19,13 @@ def train(fabric: Fabric, is_uneven: bool = False, checkpoint: str = "", kill: b
     net = task.network()
     model, optimizer = fabric.setup(net, torch.optim.AdamW(net.parameters(), lr=0.02))
     loader = fabric.setup_dataloaders(DataLoader(task.data(), batch_size=task.BATCH))
-    state = {"model": model, "optimizer": optimizer, "step": 0}
+    state = {"model": model, "optimizer": optimizer, "step": 0, "batches": 0}
     if checkpoint and Path(checkpoint).exists():
         fabric.load(checkpoint, state)
     losses = []
     for index, (inputs, labels) in enumerate(loader):
+        if index < state["batches"]:  # as before the checkpoint
+            continue
         if is_uneven:
             task.be_slow(index)
         if kill and index == 3:
@@ -37,7 +39,8 @@ def train(fabric: Fabric, is_uneven: bool = False, checkpoint: str = "", kill: b
             optimizer.step()
             optimizer.zero_grad()
             state["step"] += 1
-        if index == 4 and checkpoint and not Path(checkpoint).exists():
+        state["batches"] = index + 1
+        if index == 5 and checkpoint:
             fabric.save(checkpoint, state)
     return {"losses": losses, "model": model, "steps": state["step"], "optimizer": optimizer}
 
@@ -55,17 +58,18 @@ def tell(folder: str, name: str, found: dict[str, object]) -> None:
 
 
 def compare(folder: str) -> None:
-    """DDP, and ours at full quorum; then ours by name, saving and loading while the last rank lags."""
+    """DDP, and ours at full quorum; then ours, also by name and while the last rank lags, saving and loading."""
     for name, strategy in (("ddp", "ddp"), ("outpace", OutpaceStrategy(strategy="allreduce"))):
         found = train(made(strategy))
         if name == "outpace":
             found["optimizer"].finish()
         tell(folder, name, found)
-    checkpoint = str(Path(folder, "fabric.ckpt"))
-    for name in ("saved", "resumed"):
-        found = train(made("outpace"), is_uneven=True, checkpoint=checkpoint)
-        found["optimizer"].finish()
-        tell(folder, name, found)
+    for kind in ("full", "lagging"):
+        for name in ("saved", "resumed"):
+            strategy = "outpace" if kind == "lagging" else OutpaceStrategy("allreduce")
+            found = train(made(strategy), is_uneven=kind == "lagging", checkpoint=str(Path(folder, f"{kind}.ckpt")))
+            found["optimizer"].finish()
+            tell(folder, f"{kind}-{name}", found)
 
 
 def shared(folder: str) -> None:

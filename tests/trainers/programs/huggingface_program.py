@@ -100,6 +100,41 @@ def saving(folder: str) -> None:
     task.tell(folder, "again", weights=task.weights(trainer.model), steps=trainer.state.global_step)
 
 
+def straight(folder: str) -> None:
+    """The Trainer without a stop, and from a checkpoint of the middle on."""
+    for checkpoint in (None, str(Path(folder, "checkpoint-8"))):
+        args = arguments(folder, save_strategy="steps", save_steps=8)
+        trainer = OutpaceTrainer(language_model(), args, train_dataset=Sentences(), strategy="allreduce")
+        trainer.train(resume_from_checkpoint=checkpoint)
+        task.tell(folder, f"stopped-{checkpoint is not None}", weights=task.weights(trainer.model))
+        trainer.accelerator.free_memory()
+
+
+def resumed(folder: str) -> None:
+    """A loop of Accelerate's without a stop, and from a checkpoint of the middle on."""
+    middle = 7
+    for is_resumed in (False, True):
+        accelerator = OutpaceAccelerator("allreduce", cpu=True)
+        net = task.network()
+        plain = torch.optim.AdamW(net.parameters(), lr=0.02)
+        rates = torch.optim.lr_scheduler.StepLR(plain, 5, 0.5)
+        loader = DataLoader(task.data(), batch_size=task.BATCH // 2)
+        model, optimizer, loader, rates = accelerator.prepare(net, plain, loader, rates)
+        if is_resumed:
+            accelerator.load_state(Path(folder, "middle"))
+            loader = accelerator.skip_first_batches(loader, middle)
+        for index, (inputs, labels) in enumerate(loader, middle if is_resumed else 0):
+            accelerator.backward((model(inputs) - labels).square().mean())
+            optimizer.step()
+            rates.step()
+            optimizer.zero_grad()
+            if index + 1 == middle:
+                accelerator.save_state(Path(folder, "middle"))
+        accelerator.end_training()
+        task.tell(folder, f"resumed-{is_resumed}", weights=task.weights(model), batches=index + 1)
+        accelerator.free_memory()
+
+
 def accelerate(folder: str) -> None:
     """An ordinary loop of Accelerate's."""
     for name in ("ddp", "outpace", "uneven"):
