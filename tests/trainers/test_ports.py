@@ -31,7 +31,6 @@ def test_a_gpt_in_a_loop_of_its_own_learns(text, tmp_path):
     assert "head.weight" in torch.load(saved, weights_only=True)["model"]
 
 
-@pytest.mark.long
 def test_an_image_classifier_with_lightning_learns_and_tests_its_best_checkpoint(tmp_path):
     pytest.importorskip("lightning", reason="skipped: lightning is not installed")
     script = ["examples/lightning_digits.py", "--epochs", "3", "--folder", tmp_path]
@@ -41,7 +40,6 @@ def test_an_image_classifier_with_lightning_learns_and_tests_its_best_checkpoint
     assert list(tmp_path.rglob("*.ckpt"))
 
 
-@pytest.mark.long
 def test_a_trainer_script_learns_and_saves_its_model(text, tmp_path):
     pytest.importorskip("transformers", reason="skipped: transformers is not installed")
     folder = tmp_path / "out"
@@ -54,6 +52,7 @@ def test_a_trainer_script_learns_and_saves_its_model(text, tmp_path):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(400)  # Ray starts a cluster of its own, twice
 def test_ray_trains_with_workers_of_its_own_and_resumes(tmp_path):
     pytest.importorskip("ray", reason="skipped: ray is not installed")
     quiet = {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
