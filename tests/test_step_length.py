@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import outpace
-from outpace.replica.inner_step import SignalShare, StepLength, normalises
+from outpace.replica.inner_step import SignalShare, StepLength, has_momentum, normalises
 
 LINEAR = [
     lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1),
@@ -52,6 +52,43 @@ def test_an_optimizer_that_cannot_be_tried_is_known_by_its_kind() -> None:
     assert not normalises(NeedsMore(weights(), 0.1))
 
 
+@pytest.mark.parametrize(
+    ("make", "moves_on"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1, weight_decay=0.1), False),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), True),
+        (torch.optim.Adam, True),
+        (torch.optim.NAdam, True),
+        (torch.optim.Adagrad, False),
+        (torch.optim.RMSprop, False),
+        (lambda p: torch.optim.RMSprop(p, momentum=0.9), True),
+    ],
+)
+def test_what_moves_on_without_a_gradient_has_momentum(make, moves_on: bool) -> None:
+    assert has_momentum(make(weights())) == moves_on
+
+
+@pytest.mark.parametrize(("matched", "part"), [(True, 0.25), (False, 1.0)])
+def test_what_is_left_over_is_no_whole_step_of_momentum(matched: bool, part: float) -> None:
+    """Four ranks train together, and one has a batch more, with a gradient of 0: only momentum moves the weight."""
+
+    def train() -> float:
+        steps = 11 if next(ranks) == 3 else 10
+        weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
+        inner = torch.optim.SGD([weight], lr=1.0, momentum=0.5)
+        optimizer = outpace.DistributedOptimizer(inner, "allreduce", match_step_length=matched)
+        for step in range(steps):
+            weight.grad = torch.full_like(weight, float(step < 10))
+            optimizer.step()
+        optimizer.finish()
+        return -weight.item()
+
+    ranks = iter(range(4))
+    velocity = [sum(0.5**k for k in range(step + 1)) for step in range(10)]
+    expected = sum(velocity) + part * 0.5 * velocity[-1]
+    assert outpace.simulate(train, ranks=4, network="zero").results == pytest.approx((expected,) * 4)
+
+
 @pytest.mark.parametrize(("noise", "share"), [(0.0, 1.0), (1.0, 0.5), (10.0, 0.01)])
 def test_the_share_of_signal_is_told_by_the_moments(noise: float, share: float) -> None:
     torch.manual_seed(0)
@@ -65,7 +102,7 @@ def test_the_share_of_signal_is_told_by_the_moments(noise: float, share: float) 
 
 def test_what_users_and_schedulers_see_stays_as_it_is() -> None:
     optimizer = torch.optim.AdamW(weights(), lr=0.1, weight_decay=0.5)
-    with StepLength(optimizer).of_round(0.25, is_one_of_many=True):
+    with StepLength(optimizer).of_round(0.25, 1.0, is_one_of_many=True):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
         assert optimizer.param_groups[0]["weight_decay"] == pytest.approx(0.25)
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]) == (0.1, 0.5)

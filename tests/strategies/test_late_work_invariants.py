@@ -181,7 +181,7 @@ def replayed(records: Sequence[Round]) -> list[Tensor]:
             begun[c.rank] += count
         return torch.stack(finished).mean(0)
 
-    return plain(sgd(0.2, momentum=0.9), [1.0] * 6, gradient, len(records))
+    return plain(sgd(0.2, momentum=0.9), [1.0] * 6, gradient, len(records), [record.stride for record in records])
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def replayed(records: Sequence[Round], divisor: Divisor, make: Maker) -> list[Te
         ]
         return torch.stack(given).sum(0) / divisor(record)
 
-    return plain(make, START, gradient, len(records))
+    return plain(make, START, gradient, len(records), [record.stride for record in records])
 
 
 def weights_of(record: Round) -> Sequence[float]:

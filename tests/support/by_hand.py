@@ -177,12 +177,21 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def plain(make: Maker, start: Sequence[float], gradients: Callable[[int, Tensor], Tensor], steps: int) -> list[Tensor]:
-    """What the inner optimizer makes of one gradient a step, by itself."""
+def plain(
+    make: Maker,
+    start: Sequence[float],
+    gradients: Callable[[int, Tensor], Tensor],
+    steps: int,
+    strides: Sequence[float] = (),
+) -> list[Tensor]:
+    """What the inner optimizer makes of one gradient a step, by itself. `strides` shorten the steps of momentum."""
     weight = torch.nn.Parameter(torch.tensor(start, dtype=torch.float64))
     optimizer, seen = make([weight]), []
+    (group,) = optimizer.param_groups
+    lr = group["lr"]
     for step in range(steps):
         weight.grad = gradients(step, weight.detach().clone())
+        group["lr"] = lr * strides[step] if strides and group.get("momentum") else lr
         optimizer.step()
         seen.append(weight.detach().clone())
     return seen

@@ -358,8 +358,10 @@ class Ledger(LedgerView):
                 self.members.tallies[left.rank].dropped += left.pieces
 
     def _weighed(self, sealed: Round) -> Round:
-        """With the weight of each contribution. Rounds complete in order, so what each rank is owed is known."""
-        return sealed._replace(weights=self.discount.weights(sealed))
+        """With the weight of each contribution, and its length. Rounds complete in order, so what each rank is owed is
+        known."""
+        weighed = sealed._replace(weights=self.discount.weights(sealed))
+        return weighed._replace(stride=self.usual_size.stride(weighed))
 
     def _free_slot(self) -> int:
         return next(self.results.free_slots(self.reducing))
@@ -386,6 +388,7 @@ class Ledger(LedgerView):
         self.members.tally(result)
         if not result.void:
             self.discount.settle(result)
+            self.usual_size.settle(result)
         self._settle(now_ns)
 
     def _covered(self) -> int:

@@ -12,7 +12,7 @@ from outpace.protocol.pace import Pace, QuorumChoice
 from outpace.protocol.pool import Pool
 from outpace.protocol.published import Published
 from outpace.protocol.results import NOWHERE, Results, Snapshots
-from outpace.protocol.round import Contribution, Discount, Round
+from outpace.protocol.round import Contribution, Discount, Round, UsualSize
 from outpace.protocol.rules import Rules
 from outpace.protocol.state import Part
 
@@ -30,6 +30,7 @@ class LedgerView(Part):
     results: Results
     hyper_step: int  #: own steps of the rank whose hyper-parameters were used last
     discount: Discount
+    usual_size: UsualSize
     sync: Synchronisation
     hosts: Hosts
     snapshots_at: list[Snapshots]  #: by host
@@ -46,7 +47,7 @@ class LedgerView(Part):
         self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto")
         self.round, self.open, self.reducing = 0, OpenRound(rules.rows), None
         self.met_ns, self.grace_ns, self.patient_until_ns, self.hyper_step = None, 0, None, 0
-        self.results, self.discount = Results(rules), Discount(rules)
+        self.results, self.discount, self.usual_size = Results(rules), Discount(rules), UsualSize(rules)
         self.told = {}
         self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
         self.published = Published(rules, self.members, self.pace)

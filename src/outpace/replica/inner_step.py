@@ -118,20 +118,29 @@ def normalises(optimizer: Optimizer) -> bool:
     """Whether a gradient ten times as large makes about the same step. Found out by trying: with a new optimizer of
     the same kind and settings, and one number to train."""
     try:
-        short, long = (_tenth_step(optimizer, gradient) for gradient in (0.1, 1.0))
+        short, long = (_last_step(optimizer, [gradient] * 10) for gradient in (0.1, 1.0))
     except Exception:  # it wants more than parameters and settings: as most that are not SGD
         return not isinstance(optimizer, (SGD, ASGD))
     return abs(long) < 3 * abs(short)
 
 
-def _tenth_step(optimizer: Optimizer, gradient: float) -> float:
+def has_momentum(optimizer: Optimizer) -> bool:
+    """Whether it moves on without a gradient. Found out likewise."""
+    try:
+        with_gradient, without = (_last_step(optimizer, [*[1.0] * 9, last]) for last in (1.0, 0.0))
+    except Exception:  # as above
+        return True
+    return abs(without) > 0.1 * abs(with_gradient)
+
+
+def _last_step(optimizer: Optimizer, gradients: Sequence[float]) -> float:
     """The first ones may be others: RAdam begins as SGD."""
     weight = torch.zeros(1, device="cpu", requires_grad=True)
     known = signature(type(optimizer)).parameters
     settings = {name: value for name, value in optimizer.defaults.items() if name in known}
     other = type(optimizer)([weight], **settings)
     before = 0.0
-    for _ in range(10):
+    for gradient in gradients:
         before = float(weight.detach())
         weight.grad = torch.full_like(weight, gradient)
         other.step()
@@ -207,6 +216,10 @@ class StepLength:
     def _normalises(self) -> bool:
         return normalises(self._optimizer)
 
+    @cached_property
+    def _has_momentum(self) -> bool:
+        return has_momentum(self._optimizer)
+
     def of_own_step(self, ranks: int) -> AbstractContextManager[None]:
         """For a step with this rank's own gradient, which is averaged with those of so many ranks in all."""
         if ranks == 1 or not self.is_matched or not self._normalises:
@@ -214,15 +227,17 @@ class StepLength:
         share = self._signal.look()
         return self._scaled(1.0 / math.sqrt(share + (1.0 - share) / ranks), decay=1.0)
 
-    def of_round(self, size: float, is_one_of_many: bool) -> AbstractContextManager[None]:
-        """For a round that is this much of one with everybody in it: it decays weights so much less. Where every
-        gradient is an update of its own, it is a shorter step, too.
+    def of_round(self, size: float, stride: float, is_one_of_many: bool) -> AbstractContextManager[None]:
+        """For a round that is this much of one with everybody in it: it decays weights so much less. Where momentum
+        would carry a small round too far (`protocol.round.UsualSize`), and where every gradient is an update of its
+        own, it is a shorter step, too.
 
         Here the share of signal is taken for 0: measured, it would not be the same to the last bit on all machines.
         """
         if size in (0.0, 1.0) or not self.is_matched:
             return nullcontext()
-        return self._scaled(math.sqrt(size) if is_one_of_many and self._normalises else 1.0, decay=size)
+        length = math.sqrt(size) if is_one_of_many and self._normalises else 1.0
+        return self._scaled(length * stride if stride != 1.0 and self._has_momentum else length, decay=size)
 
     @contextmanager
     def _scaled(self, length: float, decay: float) -> Iterator[None]:

@@ -255,7 +255,7 @@ class OptimizerReplica:
     def _length_of(self, applied: Round) -> AbstractContextManager[None]:
         if self.rules is None:
             return nullcontext()
-        return self.length.of_round(applied.size(self.rules.of_sums), self.rules.one_at_a_time)
+        return self.length.of_round(applied.size(self.rules.of_sums), applied.stride, self.rules.one_at_a_time)
 
     def _step_with(self, result: Result) -> None:
         own = [p.grad for p in self.parameters]
