@@ -34,6 +34,7 @@ def main() -> None:
             optimizer.step()
         if dist.get_rank() == 0:
             print(f"epoch {epoch + 1}: loss {loss.item():.6f}", flush=True)
+    del model  # before its group: the other way round torch's Gloo may hang
     dist.destroy_process_group()
 
 

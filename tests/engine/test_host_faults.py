@@ -3,6 +3,7 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
+from itertools import product
 
 import pytest
 
@@ -108,8 +109,8 @@ PASSING = [
     kill_agent_and_its_follower,
     kill_agents_of_both_hosts,
     stop_agent,
-    stop_host,
     stop_first_host,
+    pytest.param(stop_host, marks=pytest.mark.long),
 ]
 
 
@@ -149,14 +150,18 @@ def stop_leader_and_kill_the_next(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize(
-    "fault", [kill_leader, kill_leader_and_its_follower, stop_leader, stop_leading_host, stop_leader_and_kill_the_next]
+    "fault",
+    [
+        *(kill_leader_and_its_follower, stop_leader_and_kill_the_next),
+        *(pytest.param(each, marks=pytest.mark.long) for each in (kill_leader, stop_leader, stop_leading_host)),
+    ],
 )
 def test_the_host_that_writes_for_all_may_be_lost_and_wake_up_again(fault, tmp_path):
     reports = run(counting(4), "eager-majority", 4, 4, fault, tmp_path)
     check_account(reports, steps_of(reports))
 
 
-@pytest.mark.parametrize("gone", [(0, 1), (1, 2)])
+@pytest.mark.parametrize("gone", [(0, 1), pytest.param((1, 2), marks=pytest.mark.long)])
 def test_two_hosts_lost_at_once_are_left_behind(gone, tmp_path):
     others = [rank for rank in range(4) if rank not in gone]
 
@@ -176,7 +181,7 @@ def test_a_stopped_rank_is_no_fault_of_its_host(tmp_path):
     assert {incarnation for _, incarnation, _ in contributions(reports)} == {1}, "a host was given up"
 
 
-@pytest.mark.parametrize("point", ["after-append", "writing-snapshot"])
+@pytest.mark.parametrize("point", ["after-append", pytest.param("writing-snapshot", marks=pytest.mark.long)])
 def test_a_rank_whose_own_record_is_cut_out_of_the_log_meanwhile_goes_on_at_once(point, tmp_path):
     given = ("eager:quorum=solo,max_staleness=3", {3: f"stop:{point}:20"}, str(tmp_path), 0, 150)
     reports = outpace.spawn(ranks.count_with_fault_and_a_short_log, 4, given, hosts=2)
@@ -215,13 +220,15 @@ def test_a_killed_rank_is_its_hosts_business(tmp_path):
     assert {incarnation for _, incarnation, _ in contributions(left)} == {1}, "a host was given up"
 
 
-@pytest.mark.parametrize("fault", [kill_agent, stop_host])
+AVERAGED = ["wagma:sync_every=5", "sgp", "ad-psgd", "d-psgd", "local-sgd:every=4"]
+SHORT = [("wagma:sync_every=5", stop_host), ("sgp", kill_agent)]
+
+
 @pytest.mark.parametrize(
-    "strategy",
+    ("strategy", "fault"),
     [
-        "wagma:sync_every=5",
-        "sgp",
-        *(pytest.param(s, marks=pytest.mark.long) for s in ("ad-psgd", "d-psgd", "local-sgd:every=4")),
+        each if each in SHORT else pytest.param(*each, marks=pytest.mark.long)
+        for each in product(AVERAGED, (kill_agent, stop_host))
     ],
 )
 def test_weights_that_are_averaged_end_equal_after_a_fault(strategy, fault, tmp_path):

@@ -18,7 +18,7 @@ LATE = ["carry", "count", "drop"]
 QUORUMS = ["solo", "majority", "full", 3, 0.75, "auto", "majority-random"]
 
 
-@pytest.fixture(scope="module", params=[1, 3, 8, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 5))])
+@pytest.fixture(scope="module", params=[3, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, 2, 5, 8))])
 def trained(request):
     """(how many ranks, what they report of each strategy and optimizer): one world trains with one after the other."""
     world = request.param

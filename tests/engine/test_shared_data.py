@@ -62,7 +62,7 @@ def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch():
     assert state["left"] == {0: []}
 
 
-@pytest.mark.parametrize("kills", [4, pytest.param(17, marks=pytest.mark.long)])  # of each of three ranks
+@pytest.mark.parametrize("kills", [2, pytest.param(17, marks=pytest.mark.long)])  # of each of three ranks
 def test_through_kills_and_restarts_nothing_is_lost_or_trained_twice(kills: int, tmp_path: Path):
     ranks, epochs, samples = 4, 4, 400 + 71 * kills
     program = [drawing.__file__, str(tmp_path), *map(str, (samples, epochs, 0, kills))]

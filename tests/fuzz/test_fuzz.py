@@ -20,9 +20,9 @@ from tests.fuzz.checkers import ALL
 from tests.fuzz.mutants import MUTANTS, Mutant
 from tests.fuzz.run import Outcome, Run
 
-FRESH = range(150)
+FRESH = range(75)  #: `make test-all` plays 2,000
 BLOCK = 15
-TWICE = range(50)
+TWICE = range(20)
 HUNTED = range(60)  #: a mutant has so many runs to be caught in
 
 

@@ -180,7 +180,7 @@ ACTION = st.tuples(st.sampled_from(NAMES), st.integers(0, 9), st.integers(0, 9))
 CHOICES = st.lists(ACTION, min_size=40, max_size=120)  # left to itself, hypothesis tries some five
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(
     CHOICES,
     st.sampled_from(["solo", "majority", "full"]),

@@ -14,7 +14,7 @@ from tests.support.protocol.reference import Reference
 from tests.support.protocol.simulated_ranks import Choice, Run
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(all_rules(), CHOICES, st.integers(0, 5))
 def test_ledger_agrees_with_the_reference_after_every_event(rules: Rules, choices: list[Choice], absent: int) -> None:
     reference = Reference(rules)
@@ -29,7 +29,7 @@ def test_ledger_agrees_with_the_reference_after_every_event(rules: Rules, choice
         run.play(choice)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(all_rules(), CHOICES)
 def test_each_contribution_is_in_one_round_or_dropped_once(rules: Rules, choices: list[Choice]) -> None:
     audit = Audit()
@@ -112,7 +112,7 @@ def test_two_ledgers_of_one_log_are_equal(rules: Rules, choices: list[Choice]) -
         assert one.to_state() == other.to_state()
 
 
-@settings(max_examples=250)
+@settings(max_examples=150)
 @given(all_rules(), CHOICES, st.integers(0, 150))
 def test_a_restored_ledger_goes_on_like_the_one_that_was_saved(rules: Rules, choices: list[Choice], at: int) -> None:
     log = log_of(rules, choices)

@@ -92,7 +92,7 @@ def expected(kind: str, seen: list[Tensor]) -> Tensor:
     return torch.stack(seen).amax(0) if kind == "num_batches_tracked" else seen[0]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(PLANS)
 def test_a_meeting_ends_with_equal_buffers_and_leaves_alone_what_cannot_be_shared(plan):
     found = outpace.simulate(live, ranks=3, args=(plan, 12), imbalance="slow:factor=9").results

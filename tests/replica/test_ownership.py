@@ -88,7 +88,7 @@ def live(plan: Plan) -> dict[str, list[list[float]]]:
     return {owner: [p.tolist() for p in parameters] for owner, parameters in of.items()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(PLANS)
 def test_each_parameter_is_what_its_owner_made_of_it_whoever_lags(plan):
     slow = Slow(plan.slow)

@@ -33,7 +33,7 @@ def test_uneven_data_holds_nobody_up(strategy: str, meets_every: int) -> None:
             assert len(set(given)) == len(given), "a contribution was applied twice"
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     st.sampled_from(LOOPS),
     st.sampled_from(["majority", "full", 2, 3, 0.75]),

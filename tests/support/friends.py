@@ -24,6 +24,13 @@ def be_uneven() -> None:
     time.sleep(0.008 if my_rank() == world() - 1 else 0.001)
 
 
+def be_passed_over(opt: outpace.DistributedOptimizer) -> None:
+    """The last rank waits with its first contribution until a round was made without it."""
+    while my_rank() == world() - 1 and opt.stats.round == 0:
+        time.sleep(0.001)
+        opt._engine.look()
+
+
 # -- gradient scalers ----------------------------------------------------------------------------------------------
 
 
@@ -108,6 +115,8 @@ def train_with(kind: str, strategy: str, steps: int) -> ranks.Report:
     )
     made.append(opt)
     losses = []
+    if strategy != "allreduce":
+        be_passed_over(opt)
     for x in features.batches(steps, my_rank()):
         be_uneven()
         opt.zero_grad()
