@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
+from outpace.mixing.schedules import Placement
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.published import Frozen
 from outpace.protocol.round import Round
@@ -129,6 +130,7 @@ class Engine(Protocol):
     rank: int
     world: int
     rules: Rules
+    placement: Placement | None  #: which rank is on which host; None: all are on one
     replica: Any  #: the strategy's own: it knows its verbs
     state: dict[str, Any]  #: what the strategy remembers on this rank
     steps: int  #: local steps of the inner optimizer

@@ -7,6 +7,7 @@ import torch
 
 import outpace
 from outpace import strategies
+from outpace.mixing.schedules import Placement, placed_group
 from tests.support import family, ranks
 from tests.support.agreement import contributions
 from tests.support.family_checks import CHOICES, check
@@ -70,3 +71,20 @@ def test_a_host_all_of_whose_ranks_lag_takes_up_the_snapshots_of_others(hosts):
     assert max(Counter(given).values()) == 1
     dropped = sum(stats.dropped for stats in reports[0].stats.ranks)
     assert len(given) + dropped == sum(report.stats.steps for report in reports)
+
+
+@pytest.mark.parametrize(("hosts", "count"), [(3, 3), (2, 4), (3, 5)])
+def test_a_group_of_hosts_has_the_mean_of_its_ranks(hosts, count):
+    """With one rank a host these are the groups of the paper. Nobody is late; all average in every fourth iteration."""
+    steps, every = 9, 4
+    walks = outpace.spawn(family.walk_apart, count, (f"wagma:grace=20,sync_every={every}", steps), hosts=hosts)
+    placement = Placement([host for host, _ in walks])
+    assert len(placement.ranks) == hosts
+    weights = torch.zeros(count, count, dtype=torch.float64)
+    for step in range(steps):
+        weights -= torch.eye(count, dtype=torch.float64) * (step + 1)
+        groups = [placed_group(rank, step, placement, None) for rank in range(count)]
+        groups = [range(count)] * count if (step + 1) % every == 0 else groups
+        weights = torch.stack([weights[list(members)].mean(0) for members in groups])
+        found = torch.stack([walk[step] for _, walk in walks])
+        torch.testing.assert_close(found, weights)

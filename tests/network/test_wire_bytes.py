@@ -1,4 +1,4 @@
-"""What a round costs on the wire between two hosts of two ranks, with every codec, as their interfaces count it."""
+"""What a step costs on the wire between hosts, as their interfaces count it: with every codec, and in groups."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 from tests.network.launch import torchrun
 from tests.network.namespaces import Hosts
 
-CODED = Path(__file__).parent / "programs" / "coded.py"
+PROGRAM = Path(__file__).parent / "programs" / "link_bytes.py"
 PARAMETERS, STEPS, DENSITY = 1 << 20, 20, 0.01
 CODECS = ["none", "bf16", "global-qsgd", f"ok-topk:density={DENSITY}"]
-PLAIN_BYTES = 4 * PARAMETERS  #: what each of two hosts sends for a sum in float32
+CODED = {codec: f"allreduce:codec={codec}" for codec in CODECS}
+PLAIN_BYTES = 4 * PARAMETERS  #: one vector: what each of two hosts sends for a sum in float32
 K = DENSITY * PARAMETERS
 CONTROL_BYTES = 40_000  #: of a round: the log, signs of life, what goes with a result
 
@@ -20,8 +21,8 @@ CONTROL_BYTES = 40_000  #: of a round: the log, signs of life, what goes with a 
 @pytest.fixture(scope="module")
 def costs(network):
     """Of each codec, the bytes of a round that each host sent and received."""
-    with Hosts(2) as hosts, torchrun(hosts, CODED, str(PARAMETERS), str(STEPS), *CODECS, ranks=2) as job:
-        reports = job.reports()
+    with Hosts(2) as hosts, torchrun(hosts, PROGRAM, str(PARAMETERS), str(STEPS), *CODED.values(), ranks=2) as job:
+        reports = [{codec: report[CODED[codec]] for codec in CODECS} for report in job.reports()]
     for codec in CODECS:
         for host in (0, 1):
             cost = reports[2 * host][codec]
@@ -58,3 +59,15 @@ def test_ok_topk_costs_what_its_formula_says(costs):
     hosts = ranks = 2
     words = 1.5 * (ranks + 1) * K * (hosts - 1) / hosts
     assert max(costs[CODECS[-1]]) < 1.05 * words * 4 + CONTROL_BYTES
+
+
+@pytest.mark.parametrize(("count", "ranks"), [(2, 2), (4, 1), (6, 1)])
+def test_a_group_of_hosts_costs_each_at_most_two_vectors(network, count, ranks):
+    """Every tenth of these iterations averages all hosts: both are in the mean."""
+    patient = "wagma:grace=5,sync_every=10"  # nobody is late
+    with Hosts(count) as hosts, torchrun(hosts, PROGRAM, str(PARAMETERS), str(STEPS), patient, ranks=ranks) as job:
+        costs = [report[patient] for report in job.reports()]
+    sent, received = ([cost[way] for cost in costs] for way in ("sent_bytes", "received_bytes"))
+    print(f"{count} hosts of {ranks}: {max(sent):,.0f} bytes sent at most, {max(received):,.0f} received")
+    assert min(received) > 0.9 * PLAIN_BYTES, "the hosts do not average"
+    assert max(*sent, *received) < 2 * PLAIN_BYTES + CONTROL_BYTES

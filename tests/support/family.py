@@ -215,6 +215,20 @@ def march_and_count(strategy: str, path: str, victim: int, point: str, number: i
     return (-weight.detach() * world()).tolist(), board.steps(rank)
 
 
+def walk_apart(strategy: str, steps: int) -> tuple[int, list[torch.Tensor]]:
+    """This rank's host, and its weights after each step: a sum of what it knows of each rank's steps."""
+    weight = torch.nn.Parameter(torch.zeros(world(), dtype=torch.float64))
+    opt = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), strategy=strategy, timeout_s=TIMEOUT_S)
+    walk = []
+    for step in range(1, steps + 1):
+        weight.grad = torch.zeros_like(weight)
+        weight.grad[my_rank()] = float(step)
+        opt.step()
+        walk.append(weight.detach().clone())
+    opt.finish()
+    return opt._engine.rules.hosts[my_rank()], walk
+
+
 def meet_and_count(runs: int, steps: int) -> list[tuple[list[float], list[float], int]]:
     """Swaps go on while some ranks come to a synchronisation or to their end already, time and again.
 

@@ -20,6 +20,7 @@ from outpace.engines.replay import Replay
 from outpace.engines.weights import PublishedWeights
 from outpace.errors import OutpaceError, TrainingOver
 from outpace.interface import Ticket, Work
+from outpace.mixing.schedules import Placement
 from outpace.protocol.events import Arrive, Finish, Join, OutcomeKind, Seal, Sync, Tell
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
@@ -42,6 +43,7 @@ class Engine:
         at_end: Callable[[], None] | None = None,
     ) -> None:
         self.rank, self.world, self.rules = rank, rules.world, rules
+        self.placement = Placement(rules.hosts) if len(set(rules.hosts)) > 1 else None  #: which rank is on which host
         self.log, self.memory, self.replica = log, memory, replica
         self.came_late = False  #: it joined a training that had begun: it was started again
         self.has_left = False  #: it said that no more data comes

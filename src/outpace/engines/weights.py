@@ -15,7 +15,7 @@ from outpace.engines.memory import Term
 from outpace.interface import Mixed, Notes, Own, Tensors
 from outpace.protocol.events import OutcomeKind, Publish, Read, Swap, Withdraw
 from outpace.protocol.hosts import address
-from outpace.protocol.published import EVERYBODY, Frozen, Published, Shelf
+from outpace.protocol.published import EVERYBODY, Frozen, Publication, Published, Shelf
 
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine
@@ -77,6 +77,8 @@ class PublishedWeights:
         self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None, of_others: bool = False
     ) -> Mixed | None:
         self._log.look()
+        if self._engine.rules.averages_hosts:
+            return await self._host_mean(frozen, own)
         published = self._published
         found = published.current(ranks) if frozen is None else frozen.among(ranks)
         # without tensors two of them show whether there is anybody else, however large the world is
@@ -93,6 +95,26 @@ class PublishedWeights:
         if frozen is not None and is_held:
             self._log.append(Read(self._rank, self._log.incarnation, frozen.number))
         return mean
+
+    async def _host_mean(self, frozen: Frozen | None, own: Tensors | None) -> Mixed | None:
+        """What this host's agent has made of a frozen iteration with the others of its group, or made last."""
+        published, memory = self._published, self._memory
+        rows = published.mean_rows() if frozen is None else [published.mean_row(frozen.number)]
+        there = {row: notes for row in rows if len(notes := memory.notes(row)) == 2}
+        row, (number, count) = max(there.items(), key=lambda mean: mean[1], default=(-1, (-1.0, 0.0)))
+        if frozen is not None and number != frozen.number:
+            return None
+        if frozen is None and not (number >= 0 and published.is_mean_of_use(int(number))):
+            return Mixed()
+        share = count / (count + (own is not None))
+        given = None if own is None else Own(1 - share, own)
+        mixed = await memory.mix([(Publication(self._rank, int(number), row, 0), share)], together=True, own=given)
+        self._log.look()
+        if memory.notes(row) != there[row]:
+            return None
+        if frozen is not None and published.is_barrier(frozen.number):
+            self._log.append(Read(self._rank, self._log.incarnation, frozen.number))
+        return Mixed(mixed.tensors)
 
     async def until_frozen(self, iteration: int) -> Frozen:
         """Waits for the freeze that this rank's publication of an iteration is in, or came too late for."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import TypeAlias
@@ -111,6 +111,56 @@ def group(rank: int, step: int, world: int, size: int) -> Group:
     """
     rounds = _rounds(world, size)
     return rounds[step % len(rounds)][rank]
+
+
+class Placement:
+    """Which rank is on which of several hosts, numbered from 0. One object for a run: groups are kept with it."""
+
+    def __init__(self, of: Sequence[int]) -> None:
+        self.of = tuple(of)  #: the host of each rank
+        self.ranks: list[list[int]] = [[] for _ in range(max(of) + 1)]  #: of each host
+        for rank, host in enumerate(of):
+            self.ranks[host].append(rank)
+
+
+def host_group(host: int, step: int, placement: Placement, size: int | None, all_every: int = 0) -> Group:
+    """The hosts that average with one in this step: at least two, and about so many that they have `size` ranks; all of
+    them in every `all_every`-th.
+
+    Ranks of a host average in their memory, and one vector a host goes to the other hosts of its group. With one rank
+    a host these are the groups of `group`.
+
+    >>> host_group(1, 1, Placement([0, 0, 1, 1, 2, 2, 3, 3]), size=4)
+    (1, 3)
+    """
+    if all_every and (step + 1) % all_every == 0:
+        return tuple(range(len(placement.ranks)))
+    rounds = _host_rounds(placement, size)
+    return rounds[step % len(rounds)][host]
+
+
+def placed_group(rank: int, step: int, placement: Placement, size: int | None) -> Group:
+    """The ranks of all hosts that average with this rank's in this step."""
+    rounds = _placed_rounds(placement, size)
+    return rounds[step % len(rounds)][placement.of[rank]]
+
+
+@lru_cache(maxsize=64)
+def _host_rounds(placement: Placement, size: int | None) -> tuple[tuple[Group, ...], ...]:
+    hosts = len(placement.ranks)
+    if size is None:
+        return _rounds(hosts, default_size(hosts))
+    return _rounds(hosts, 1 if size == 1 else min(hosts, max(2, round(size * hosts / len(placement.of)))))
+
+
+@lru_cache(maxsize=64)
+def _placed_rounds(placement: Placement, size: int | None) -> list[list[Group]]:
+    """For each step of a period and each host, the ranks. Members share one tuple."""
+    rounds = []
+    for groups in _host_rounds(placement, size):
+        ranks = {hosts: tuple(sorted(r for host in hosts for r in placement.ranks[host])) for hosts in set(groups)}
+        rounds.append([ranks[hosts] for hosts in groups])
+    return rounds
 
 
 def period(world: int, size: int) -> int:

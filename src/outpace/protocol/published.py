@@ -15,7 +15,7 @@ from outpace.protocol.events import Outcome, OutcomeKind, Publish, Read, Swap, W
 from outpace.protocol.members import ACTIVE, AWAY, Member, Members
 from outpace.protocol.pace import Pace
 from outpace.protocol.paths import Paths
-from outpace.protocol.rules import Publishing, Rules
+from outpace.protocol.rules import HOST_MEANS, Publishing, Rules
 from outpace.protocol.state import Part
 
 NOTHING = -1  #: an iteration before the first
@@ -131,6 +131,7 @@ class Published(Part):
     _missing: set[int]  # who takes part and has not published the open iteration
     _barrier: Barrier
     _twice: int  # somebody has published twice since the stamp was below this
+    _met: int  # the iteration that all went on from when they last met
     _paths: Paths
 
     def __init__(self, rules: Rules, members: Members, pace: Pace) -> None:
@@ -138,6 +139,7 @@ class Published(Part):
         self.shelves, self.frozen, self.fresh = {}, {}, []
         self.furthest, self.open, self.stamp, self._twice = NOTHING, 0, 0, 0
         self.deadline_ns = None
+        self._met = 0
         self._taking_part, self._missing = set(), set()
         self._barrier = Barrier(publishing.sync_every)
         self._paths = Paths(rules.world, publishing.edges)
@@ -147,6 +149,7 @@ class Published(Part):
         self._publishing = publishing
         self._grace = rules.grace
         self._staleness = rules.max_staleness
+        self._first_mean = publishing.rows * rules.world
         self._members = members
         self._pace = pace
         self._there: list[Publication | None] = [None] * rules.world  # what is current and not too old
@@ -188,6 +191,18 @@ class Published(Part):
     def may_write(self, rank: int) -> bool:
         """Whether all have read the barrier's publication that this rank's next row may still hold."""
         return not self._barrier.holds(rank, self.next_row(rank))
+
+    def mean_row(self, number: int) -> int:
+        """Where a host has its group's mean of a frozen iteration, if agents make it."""
+        return self._first_mean + (HOST_MEANS - 1 if self.is_barrier(number) else number % (HOST_MEANS - 1))
+
+    def mean_rows(self) -> list[int]:
+        """Where a host has means."""
+        return list(range(self._first_mean, self._first_mean + HOST_MEANS))
+
+    def is_mean_of_use(self, number: int) -> bool:
+        """Whether who comes late may go on from a mean: it is not too old, and of after all last met."""
+        return number >= self._met and not self._is_too_old(number)
 
     def frozen_for(self, rank: int, iteration: int) -> Frozen | None:
         """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own;
@@ -256,7 +271,7 @@ class Published(Part):
     def go_on_from(self, iteration: int) -> None:
         """All ranks have synchronised, and count their iterations from here."""
         if self._publishing.freeze == "first":
-            self.open = max(self.open, iteration)
+            self.open = self._met = max(self.open, iteration)
 
     def _withdraw(self, rank: int) -> None:
         """Nobody may average any more with what a rank has published."""

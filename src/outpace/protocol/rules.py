@@ -17,6 +17,7 @@ LATE_NAMES = ("carry", "count", "drop")
 REPAIR_NAMES = ("discount", "none")
 NORMALISE_NAMES = ("world", "contributors", "samples", "finished", "planned", "sum")
 OF_SUMS = ("finished", "planned")  #: a row is the sum of its micro-batches' gradients, not their mean
+HOST_MEANS = 3  #: rows of a host for means of groups: two in turn, and one for those that all wait for
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class Publishing:
     rows: of each rank; the more, the longer a publication can be read.
     freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, every
         `sync_every`-th only when all have; "path": when it links parts of `edges` that were not linked yet.
+    groups: an iteration is averaged in groups of about `group_size` ranks (None: about the square root of all), or by
+        all in every `all_every`-th. Between hosts, only sums of a host travel then, and only within its group.
     max_age: of what is averaged, in iterations; 0 for any.
     once: a publication is in the first iteration that freezes after it, and in no other: nobody is pulled back by what
         a slow rank left long ago. Else a frozen iteration has what is current of everybody.
@@ -37,6 +40,9 @@ class Publishing:
     max_age: int = 0
     once: bool = False
     edges: tuple[tuple[int, int], ...] = ()
+    groups: bool = False
+    group_size: int | None = None
+    all_every: int = 0
 
 
 @dataclass(frozen=True)
@@ -107,6 +113,18 @@ class Rules:
         some of it; where more would be late, a round waits for more ranks."""
         is_repaired = self.discounts and self.late == "carry" and self.is_count and self.quorum != "full"
         return self.quorum == "auto" or (is_repaired and not (self.cumulative or self.one_at_a_time or self.publishes))
+
+    @cached_property
+    def averages_hosts(self) -> bool:
+        """Whether agents make the means of groups, from sums of hosts; else each rank reads the others' rows."""
+        return self.publishes is not None and self.publishes.groups and len(set(self.hosts)) > 1
+
+    @property
+    def published_rows(self) -> int:
+        """Of all ranks, and of their host for means."""
+        if self.publishes is None:
+            return 0
+        return self.publishes.rows * self.world + (HOST_MEANS if self.averages_hosts else 0)
 
     @property
     def least_ranks(self) -> int:

@@ -21,6 +21,8 @@ its rank takes the mean of the others.
 In the paper, and with `sync="wait"`, all wait for all in every tau-th iteration, a rank is as many iterations on as it
 made steps, who is missing is in its group's mean with what it published last, and who comes late adds its weights to a
 sum that has these old ones: W_i = (sum of W'_j + W'_i) / (S + 1).
+Where ranks are on several hosts, groups are made of hosts, with all their ranks: one rank a host is the paper. What
+"the others published last" is there then is the last mean that the rank's host has got.
 Momentum stays with each rank, as in the authors' code; model buffers are averaged when all ranks meet.
 """
 
@@ -30,7 +32,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outpace.interface import Engine, Ticket, Work
-from outpace.mixing.schedules import default_size, group
+from outpace.mixing.schedules import Placement, default_size, group, placed_group
 from outpace.protocol.published import Frozen
 from outpace.protocol.rules import Publishing, Rules, check_name
 from outpace.strategies.averaging import Averaging, RebasingReplica, check_positive
@@ -70,10 +72,18 @@ class Wagma(Averaging):
         self.group(0, 0, world)
         meeting_every = self.sync_every if self.sync == "wait" else 0
         once = self.sync == "avoid"
-        publishing = Publishing(freeze="first", sync_every=meeting_every, max_age=self.sync_every, once=once)
+        publishing = Publishing(
+            *(3, "first", meeting_every, self.sync_every, once),
+            groups=True,
+            group_size=self.group_size,
+            all_every=self.sync_every,
+        )
         return self._sharing(world, publishing, self.grace)
 
-    def group(self, rank: int, iteration: int, world: int) -> tuple[int, ...]:
+    def group(self, rank: int, iteration: int, world: int, placement: Placement | None = None) -> tuple[int, ...]:
+        """Of ranks; where they are on several hosts, of all ranks of a group of hosts."""
+        if placement is not None:
+            return placed_group(rank, iteration, placement, self.group_size)
         return group(rank, iteration, world, default_size(world) if self.group_size is None else self.group_size)
 
     def is_sync(self, iteration: int, since: int | None = None) -> bool:
@@ -122,7 +132,7 @@ class Wagma(Averaging):
     def _to_read(self, engine: Engine, iteration: int, of_all: bool) -> tuple[Sequence[int], ...]:
         """Whose weights to read. If a member writes its row again meanwhile, once more, and then of the group alone.
         Who reads too slowly even for that keeps its weights this time."""
-        group = self.group(engine.rank, iteration, engine.world)
+        group = self.group(engine.rank, iteration, engine.world, engine.placement)
         ranks = range(engine.world) if of_all else group
         return ranks, ranks, group
 

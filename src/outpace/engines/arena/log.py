@@ -233,6 +233,14 @@ class ArenaLog:
         fold.by = 0
         self._fold = fold
 
+    def foresee(self, event: Event) -> None:
+        """Folds an event that this process, which alone writes the log, is about to append."""
+        fold = self._fold
+        fold.by = get_ident()
+        fold.ledger.apply(event)
+        fold.position += RECORD_BYTES
+        fold.by = 0
+
     def _fold_of_snapshot(self) -> Fold:
         """For a rank that was away so long that its place in the log is gone, or whose fold was torn after it was."""
         before, began = self._fold.ledger, time.monotonic()

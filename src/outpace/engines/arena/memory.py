@@ -194,8 +194,11 @@ class ArenaMemory:
         self._note(row, ())
 
     def notes(self, row: int) -> Notes:
+        """What is read after them is read after them: a row may be one that is written again."""
         numbers = self.arena.numbers(self._layout.notes(row), NOTES_BYTES // 8, "d")
-        return tuple(numbers[1 : 1 + int(numbers[0])])
+        found = tuple(numbers[1 : 1 + int(numbers[0])])
+        kernel.before_looking()
+        return found
 
     async def mix(self, terms: Sequence[Term], together: bool, own: Own | None = None) -> Mixed:
         mine = None if own is None else own._replace(tensors=self._staging.host(own.tensors))

@@ -203,7 +203,7 @@ def plan_of(replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None
         extra_bytes=replica.extra_bytes(),
         header_bytes=header_bytes(description),
         rows=rules.rows,
-        published_rows=0 if rules.publishes is None else rules.publishes.rows * rules.world,
+        published_rows=rules.published_rows,
         published_bytes=published.nbytes,
     )
     return Plan(vector, published, layout, description)

@@ -33,6 +33,7 @@ from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.backend import address_towards_store, be_quiet, make_room
 from outpace.engines.cluster.delivery import Delivery, Transfers
 from outpace.engines.cluster.group import Abandoned, Group
+from outpace.engines.cluster.host_means import HostMeans
 from outpace.engines.cluster.joining import PLACE, JoinHandler, Question
 from outpace.engines.cluster.leases import (
     WATCHED_BY_ALL,
@@ -94,6 +95,7 @@ class Agent:
         self._entries: queue.SimpleQueue[Entry | Question] = queue.SimpleQueue()
         self._delivery = Delivery(
             *(log_fd, self._inbox, self._host_log, page, Bell(memory.word), snapshots, self._membership),
+            HostMeans(memory, _chunks(spec.published), rules, spec.host),
             *(spec.host, spec.has_buffers, lambda sealed, gen: self._attempts.put((sealed, gen))),
         )
         self._read_hosts.with_state(self._host_log.ledger.hosts.to_state())
@@ -105,9 +107,9 @@ class Agent:
         self._join_handler = JoinHandler(SealedStore(self._store.clone(), page.key, f"{self._prefix}/{PLACE}"))
         me = (spec.host, page.life)
         self._leases = Leases(self._store.clone(), self._prefix, page.key, *me, lease_s(spec.timeout_s))
-        chunks = [Chunk(getattr(torch, dtype), offset, elements) for dtype, offset, elements in spec.chunks]
+        sums = RowSums(memory.bytes, _chunks(spec.chunks), rules, spec.max_grad_norm)
         self._reducer = HostReducer(
-            *(memory, RowSums(memory.bytes, chunks, rules, spec.max_grad_norm), Holds(memory, layout.world)),
+            *(memory, sums, Holds(memory, layout.world)),
             *(spec.host, self._read_hosts.of, spec.tensors),
             *(self._is_current, self._users, lambda: self._host_log.ledger.free_slots()),
         )
@@ -279,7 +281,7 @@ class Agent:
         store = SealedStore(self._store.clone(), self._page.key, place)
         group = Group(store, self._address, living, self._host, group_s(self._timeout_s))
         group.prove(self._page.key, place, lease_s(self._timeout_s))
-        positions = {host: numbers[0] for host, numbers in group.exchange([self._delivery.position]).items()}
+        positions = {host: numbers[0] for host, numbers in group.exchange([self._delivery.brought]).items()}
         self._page.clock_ns = group.clock_ns(self._page.clock_ns)
         return group, Transfers(group, self._memory, self._snapshots, positions)
 
@@ -364,6 +366,10 @@ class Agent:
         self._page.give_up(status, why)
         Bell(self._memory.word).ring()
         os._exit(1)
+
+
+def _chunks(given: list[tuple[str, int, int]]) -> list[Chunk]:
+    return [Chunk(getattr(torch, dtype), offset, elements) for dtype, offset, elements in given]
 
 
 def store_lost(host: int, why: str) -> str:

@@ -15,6 +15,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -24,7 +25,8 @@ from outpace.engines.arena.layout import Arena, ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append, decode
 from outpace.engines.arena.memory import tag
 from outpace.engines.arena.snapshot import SnapshotStore
-from outpace.engines.cluster.group import Group
+from outpace.engines.cluster.group import Abandoned, Group
+from outpace.engines.cluster.host_means import HostMeans
 from outpace.engines.cluster.joining import LogPosition
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.shared_page import Inbox, Progress, SharedPage
@@ -33,6 +35,7 @@ from outpace.errors import OutpaceError
 from outpace.protocol.events import Agent, Commit, Event, Finish, Publish, Snapshot, Swap, Sync
 from outpace.protocol.hosts import is_addressed
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.published import Frozen
 from outpace.protocol.round import Round
 
 AT_THE_END = 2
@@ -54,6 +57,8 @@ class Payload(NamedTuple):
 def payload_of(event: WithData, ledger: Ledger, has_buffers: bool) -> Payload | None:
     """What goes with a record that comes next after what the ledger knows. None if nothing does."""
     source = ledger.hosts.of[event.rank]
+    if isinstance(event, Publish) and ledger.rules.averages_hosts:
+        return None  # a mean goes with the record that freezes it
     if isinstance(event, Publish):
         row = ledger.published.next_row(event.rank)
         return Payload(source, ROW, row, (row,))
@@ -78,9 +83,16 @@ def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
     return not isinstance(event, Publish) or is_addressed(event.reader_hosts, host)
 
 
-def current_rows(ledger: Ledger) -> list[Payload]:
-    """All published rows that ranks of other hosts may read: what a host that comes back has missed."""
+def current_rows(ledger: Ledger, means: HostMeans) -> list[Payload]:
+    """All published rows that ranks of other hosts may read: what a host that comes back has missed.
+
+    Of means, the last one of a host that cannot make another without this one.
+    """
     published = ledger.published
+    if ledger.rules.averages_hosts:
+        others = [host for host in (*means.hosts(published.open), *ledger.hosts.living) if host != ledger.host]
+        row = published.mean_row(published.open - 1)
+        return [Payload(host, ROW, row, (row,)) for host in others if host in ledger.hosts.living][:1]
     rows = {place.row: rank for rank, shelf in published.shelves.items() for place in shelf.kept.values()}
     rows |= {shelf.current.row: rank for rank, shelf in published.shelves.items() if shelf.current is not None}
     of = ledger.hosts.of
@@ -99,7 +111,9 @@ def region(layout: ArenaLayout, what: int, number: int) -> tuple[int, int]:
 class Transfers:
     def __init__(self, group: Group, memory: Arena, snapshots: SnapshotStore, positions: dict[int, int]) -> None:
         self._group, self._memory, self._snapshots = group, memory, snapshots
-        self.fetched = dict(positions)  #: host -> up to which place in the log it has what goes with the records
+        self.group = group
+        self.began = positions  #: host -> up to which place in the log it had what goes with the records at first
+        self.fetched = dict(positions)  #: the same now
         self._moved = threading.Condition()
         for host in group.hosts:
             if host != group.host:
@@ -165,12 +179,13 @@ class Delivery:
         bell: Bell,
         snapshots: SnapshotStore,
         membership: Membership,
+        means: HostMeans,
         host: int,
         has_buffers: bool,
         reduce: Callable[[Round, int], None],
     ) -> None:
         self._fd, self._inbox, self._log, self._page, self._bell = log_fd, inbox, log, page, bell
-        self._snapshots, self._membership = snapshots, membership
+        self._snapshots, self._membership, self._means = snapshots, membership, means
         self._host, self._has_buffers = host, has_buffers
         self._reduce = reduce
         self._progress = page.progress
@@ -178,6 +193,8 @@ class Delivery:
         self._published: dict[int, tuple[int, list[int]]] = {}  # rank -> place of its last publication, who gets it
         self._sealed = 0
         log.look()
+        self._brought = self.position
+        self._frozen = max(log.ledger.published.frozen, default=-1)  # the last iteration whose mean is here
 
     def deliver(self, entry: Entry) -> None:
         """Writes an entry's records. Records that an earlier agent has written already are left alone."""
@@ -193,6 +210,11 @@ class Delivery:
         is_own = any(isinstance(event, Commit) and event.host == self._host for event in events)
         if is_own or self._log.ledger.news != news:
             self._bell.ring()
+
+    @property
+    def brought(self) -> int:
+        """Up to where all data is here: beyond `position`, that of the record that comes there."""
+        return max(self._brought, self.position)
 
     @property
     def entries(self) -> int:
@@ -214,12 +236,14 @@ class Delivery:
                 f"host {self._host} did not answer for so long that the others went on without it, and they have "
                 "finished training meanwhile. Their weights are the result; what this host computed since is lost"
             )
+        self._log.foresee(event)
+        ledger = self._log.ledger
+        if ledger.rules.averages_hosts:
+            self._bring_means(ledger)
         append(self._fd, record)
         self.position += RECORD_BYTES
-        self._log.look()
-        ledger = self._log.ledger
         if was_away:
-            for payload in current_rows(ledger):
+            for payload in current_rows(ledger, self._means):
                 self._fetch(payload)
         sealed = ledger.reducing
         if sealed is not None and tag(sealed) != self._sealed:
@@ -243,6 +267,37 @@ class Delivery:
             return
         self._until_fetched(*self._published.get(event.rank, (0, [])))
         self._published[event.rank] = (self.position, readers)
+
+    def _bring_means(self, ledger: Ledger) -> None:
+        """Of iterations that the record at this position freezes. Every host makes them at the same position of the
+        log. Of a host that was there before the group began, the others get what it has; it does not come again."""
+        for number in sorted(number for number in ledger.published.frozen if number > self._frozen):
+            self._frozen = number
+            hosts = [host for host in self._means.hosts(number) if host in ledger.hosts.living]
+            if self._host in hosts:
+                self._membership.within_group(
+                    partial(self._average, hosts, ledger.published.frozen[number]),
+                    lambda group: self._host in group.hosts,
+                    self._has_brought,
+                )
+
+    def _average(self, hosts: list[int], frozen: Frozen, transfers: Transfers) -> None:
+        group, row = transfers.group, self._log.ledger.published.mean_row(frozen.number)
+        there = [host for host in hosts if host in group.hosts]
+        ahead = next((host for host in there if transfers.began[host] > self.position), None)
+        if ahead is not None:
+            self._means.forget(row)
+            transfers.fetch(Payload(ahead, ROW, row, (row,)), self.position)
+            return
+        try:
+            self._means.average(group, there, frozen, row)
+        except RuntimeError as error:
+            while not group.is_over:
+                self._membership.trouble(group, error)
+            raise Abandoned from error
+
+    def _has_brought(self) -> None:
+        self._brought = self.position + 1
 
     def _fetch(self, payload: Payload) -> None:
         if payload.what == SNAPSHOT:

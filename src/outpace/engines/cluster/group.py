@@ -10,7 +10,7 @@ import hmac
 import math
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from datetime import timedelta
@@ -118,6 +118,14 @@ class Group:
 
     def receive(self, tensor: torch.Tensor, host: int, tag: int) -> None:
         self._all.recv([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
+
+    def exchange_parts(self, got: Mapping[int, torch.Tensor], given: Mapping[int, torch.Tensor], tag: int) -> None:
+        """Gives some hosts a tensor each, and fills others with what hosts have for this one. Blocks until all of it
+        is there. Nothing is sent where a tensor is empty."""
+        under_way = [self._all.recv([to], self._places[host], tag) for host, to in got.items() if to.numel()]
+        under_way += [self._all.send([part], self._places[host], tag) for host, part in given.items() if part.numel()]
+        for work in under_way:
+            work.wait(_AS_LONG_AS_IT_TAKES)
 
     def receive_from_any(self, tensor: torch.Tensor, tag: int) -> None:
         """A message may be shorter than the tensor: it says itself how long it is."""

@@ -70,8 +70,13 @@ class Membership:
             arguments = (self._hosts.generation, self.living)
             threading.Thread(target=self._build, args=arguments, name="connect", daemon=True).start()
 
-    def within_group(self, do: Callable[[Transfers], None], can: Callable[[Group], bool]) -> None:
-        """Does something in the group there is, again in the next one if it ends meanwhile. Waits until it can be."""
+    def within_group(
+        self, do: Callable[[Transfers], None], can: Callable[[Group], bool], done: Callable[[], None] | None = None
+    ) -> None:
+        """Does something in the group there is, again in the next one if it ends meanwhile. Waits until it can be.
+
+        What it did is `done` before the next group begins, or is done again there.
+        """
         while True:
             group, transfers = self._now()
             if not can(group):
@@ -85,8 +90,11 @@ class Membership:
             except RuntimeError as error:
                 self.trouble(group, error)
                 continue
-            if not group.is_over:
-                return
+            with self._changed:
+                if not group.is_over:
+                    if done is not None:
+                        done()
+                    return
 
     def group_of(self, generation: int) -> Group | None:
         """The group of a generation, once it is there. None if a later one has begun."""

@@ -37,6 +37,7 @@ from outpace.protocol.hosts import Hosts
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
+from outpace.vector import VectorLayout
 
 TOKEN = "OUTPACE_TOKEN"  #: a secret that all hosts were given; without it the store carries one at the start
 _NONCE_BYTES = 32
@@ -70,7 +71,8 @@ def open_cluster(
         host=host,
         layout=asdict(plan.layout),
         rules=rules.to_dict(),
-        chunks=[(str(c.dtype).removeprefix("torch."), c.offset, c.elements) for c in plan.vector.chunks()],
+        chunks=_described(plan.vector),
+        published=_described(plan.published),
         tensors=len(plan.vector.entries),
         has_buffers=bool(replica.to_exchange()),
         max_grad_norm=max_grad_norm,
@@ -91,6 +93,10 @@ def open_cluster(
     drive = Drive(engine, log)
     start(engine, parts, drive)
     return Opened(engine, drive)
+
+
+def _described(vector: VectorLayout) -> list[tuple[str, int, int]]:
+    return [(str(c.dtype).removeprefix("torch."), c.offset, c.elements) for c in vector.chunks()]
 
 
 def _await_the_others(store: MeetingStore, name: str, ledger: Ledger, rank: int, timeout_s: float) -> None:

@@ -200,6 +200,7 @@ class LaunchSpec(NamedTuple):
     layout: dict[str, int]
     rules: dict[str, Any]
     chunks: list[tuple[str, int, int]]
+    published: list[tuple[str, int, int]]  #: likewise of what is published
     tensors: int
     has_buffers: bool
     max_grad_norm: float | None

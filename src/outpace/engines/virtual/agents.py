@@ -7,7 +7,7 @@ rows on a host's link. Agents carry what ranks say and never look into it. A wor
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -120,10 +120,12 @@ class Agents:
         self._read_ns = 0  # when all will have read what was committed last
         self._events, self._commit_ns = 0, 0
         self._message_ns = round(network.message_s * 1e9)
+        self._payload_bytes = payload_bytes
         self._row_ns = round(network.transfer_s(payload_bytes) * 1e9)
         self._ring_ns = round(network.ring_share(len(self._hosts)) * network.transfer_s(payload_bytes) * 1e9)
         self._sent_ns, self._received_ns = ([0 for _ in self._hosts] for _ in range(2))  # when each link is free
-        self._rows_sent, self._rows_received = ([0 for _ in self._hosts] for _ in range(2))
+        self._rows_sent, self._rows_received = ([0.0 for _ in self._hosts] for _ in range(2))
+        self._mean_there_ns = [0 for _ in self._hosts]
         self._rounds = 0
         self._rows_there_ns = [0] * world  # when the row a rank sent last is with all its readers
 
@@ -221,6 +223,21 @@ class Agents:
             there_ns = max(there_ns, self._received_ns[host] + self._message_ns)
         self._rows_there_ns[rank] = there_ns
 
+    def average(self, hosts: Sequence[int], rows: int) -> None:
+        """These hosts make their mean, each of so many rows at most, when all of them know of it and have nothing else
+        on their links."""
+        begin_ns = max(self._clock.now_ns + self.notice_ns(), *(self._sent_ns[host] for host in hosts))
+        cost_ns = round(self._network.mean_s(len(hosts), rows, self._payload_bytes) * 1e9)
+        share = self._network.ring_share(len(hosts))
+        for host in hosts:
+            self._sent_ns[host] = self._received_ns[host] = self._mean_there_ns[host] = begin_ns + cost_ns
+            self._rows_sent[host] += share
+            self._rows_received[host] += share
+
+    def mean_there_in_ns(self, rank: int) -> int:
+        """From now until the mean that this rank's host makes is there."""
+        return max(0, self._mean_there_ns[self._network.host_of(rank)] - self._clock.now_ns)
+
     def rows_there_in_ns(self, ranks: Iterable[int]) -> int:
         """From now until the rows that these ranks sent last are with all their readers."""
         return max(0, max(map(self._rows_there_ns.__getitem__, ranks), default=0) - self._clock.now_ns)
@@ -244,6 +261,6 @@ class Agents:
             cuts=self.store.entries,
             store_busy_s=self.store.busy_until_now_ns() / 1e9,
             leader_busy_s=min(self._clock.now_ns, self._leader_ns) / 1e9,
-            link_busy_s=min(self._clock.now_ns, rows * self._row_ns + self._rounds * self._ring_ns) / 1e9,
+            link_busy_s=min(self._clock.now_ns, round(rows * self._row_ns) + self._rounds * self._ring_ns) / 1e9,
             commit_s=self._commit_ns / 1e9 / max(1, self._events),
         )

@@ -101,7 +101,7 @@ class SimulatedMemory:
     async def _send(self, row: int, notes: Notes, readers: Collection[int]) -> None:
         """Published weights are as long on their way as a contribution. Agents send one row of a rank at a time."""
         agents = self._world.agents
-        if agents is not None:
+        if agents is not None and self._world.averaging is None:
             await sleep(agents.rows_there_in_ns([self._rank]))
             agents.send(self._rank, readers)
         await sleep(self._world.arrive_ns)
@@ -113,7 +113,11 @@ class SimulatedMemory:
         await sleep(self._world.travel_ns(self._rank, others, together))
 
     async def _fetch_from_all(self, ranks: Sequence[int]) -> None:
-        await sleep(self._world.travel_of_all_ns(ranks))
+        world = self._world
+        if world.averaging is not None and world.agents is not None:
+            await sleep(world.agents.mean_there_in_ns(self._rank) + world.travel_ns(self._rank, (), False))
+        else:
+            await sleep(world.travel_of_all_ns(ranks))
 
 
 class TensorMemory(SimulatedMemory):
@@ -274,8 +278,13 @@ class TimedReplay:
 
 def timed_engine(log: VirtualLog) -> Engine:
     memory: Any = TimingMemory(log)
-    return Engine(log.rank, log.ledger.rules, log, memory, Nothing(), TimedReplay)
+    return _placed(Engine(log.rank, log.ledger.rules, log, memory, Nothing(), TimedReplay), log)
 
 
 def training_engine(log: VirtualLog, tensors: SharedTensors, replica: Any) -> Engine:
-    return Engine(log.rank, log.ledger.rules, log, TensorMemory(log, tensors, replica.staging), replica)
+    return _placed(Engine(log.rank, log.ledger.rules, log, TensorMemory(log, tensors, replica.staging), replica), log)
+
+
+def _placed(engine: Engine, log: VirtualLog) -> Engine:
+    engine.placement = log.world.placement
+    return engine

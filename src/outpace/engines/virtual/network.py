@@ -104,6 +104,15 @@ class Network:
     def transfer_s(self, payload_bytes: int) -> float:
         return payload_bytes * 8 / (self.gbps * 1e9)
 
+    def mean_s(self, hosts: int, rows: int, payload_bytes: int) -> float:
+        """From so many hosts knowing that they average until each has the mean, of at most so many rows a host: their
+        sums part by part to whoever adds it up, and its mean from there. All parts are under way at once."""
+        inside = self.host_overhead_us / 1e6 + self._memory_s((rows + 3) * payload_bytes)
+        if hosts == 1:
+            return inside
+        messages = HOP_MESSAGES * self.message_s + (hosts - 2) * 2 * self.overhead_us / 1e6
+        return inside + 2 * messages + self.ring_share(hosts) * self.transfer_s(payload_bytes)
+
     @staticmethod
     def ring_share(hosts: int) -> float:
         """How often a vector goes over each link in a sum around the ring."""

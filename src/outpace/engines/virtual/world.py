@@ -18,9 +18,11 @@ from outpace.engines.virtual.clock import Clock, Waiters, sleep, wait_in
 from outpace.engines.virtual.network import Network
 from outpace.errors import BelowQuorum
 from outpace.interface import Notes
+from outpace.mixing.schedules import Placement, host_group
 from outpace.protocol.events import Dead, Done, Event, Join, Outcome, OutcomeKind, Read, Seal, Tell
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.round import Round
+from outpace.protocol.rules import Publishing
 
 PROBE_NS = 100_000_000  #: how long after it a death is noticed, as on a real machine
 
@@ -55,6 +57,11 @@ class World:
         #: from a rank's gradients being ready until its arrival is in the log, or with its host's agent
         self.arrive_ns = network.write_ns(payload_bytes) if has_store else network.arrive_ns(world, payload_bytes)
         self._notice_ns = round(network.notice_s(world) * 1e9)
+        self.placement = _placement(network, world)  #: of ranks on several hosts
+        publishing = ledger.rules.publishes
+        #: whose means of groups the agents make
+        self.averaging = publishing if publishing is not None and publishing.groups and has_store else None
+        self._frozen = 0
         self._reducing: tuple[int, int] = (-1, 0)  # the attempt whose end is planned
         self._graced: tuple[int, int] = (-1, 0)  # round and deadline whose seal is planned
         self._complete = 0
@@ -138,6 +145,8 @@ class World:
                 self._plan_end(sealed)
         elif ledger.deadline_ns is not None:
             self._plan_seal()
+        if self.averaging is not None and self._frozen != ledger.published.open:
+            self._average_hosts(self.averaging)
         if ledger.published.changed:
             self._wake_readers(ledger.published.changed)
         complete = ledger.complete
@@ -145,6 +154,16 @@ class World:
             self._wake_until(complete)
         if self._for_news and self._news() != self._seen:
             self.clock.wake(self._for_news, self._notice())
+
+    def _average_hosts(self, publishing: Publishing) -> None:
+        """An iteration was frozen: the hosts of each group make their mean."""
+        self._frozen = self.ledger.published.open
+        number, placement = self._frozen - 1, self.placement
+        assert placement is not None
+        assert self.agents is not None
+        schedule = (number, placement, publishing.group_size, publishing.all_every)
+        for hosts in sorted({host_group(host, *schedule) for host in range(len(placement.ranks))}):
+            self.agents.average(hosts, max(map(len, placement.ranks)))
 
     def _plan_end(self, sealed: Round) -> None:
         self._reducing = (sealed.number, sealed.attempt)
@@ -207,6 +226,11 @@ class World:
         latest, members = ledger.snapshots.latest, len(ledger.open.unfinished)
         drawn = ledger.pool.changes
         return ledger.started, ledger.complete, ledger.sync.generation, latest, ledger.ended, members, drawn
+
+
+def _placement(network: Network, world: int) -> Placement | None:
+    several = network.hosts(world) > 1
+    return Placement([network.host_of(rank) for rank in range(world)]) if several else None
 
 
 UNHEARD = (Read, Tell)  #: what a rank says without looking at what became of it

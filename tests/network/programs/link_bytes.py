@@ -1,6 +1,6 @@
-"""Bytes that this host's link sends and receives for a round, with one codec after the other. Reported as JSON.
+"""Bytes that this host's link sends and receives for a step, with one strategy after the other. Reported as JSON.
 
-    coded.py PARAMETERS STEPS CODEC...
+    link_bytes.py PARAMETERS STEPS STRATEGY...
 
 Gradients are normal and independent: ranks have hardly any large entry in common, which is the worst for ok-topk.
 """
@@ -26,11 +26,10 @@ def counted() -> tuple[int, int]:
     return int(numbers[SENT]), int(numbers[RECEIVED])
 
 
-def measured(codec: str, parameters: int, steps: int) -> dict[str, float]:
-    """Bytes a round."""
+def measured(strategy: str, parameters: int, steps: int) -> dict[str, float]:
+    """Bytes a step."""
     weight = torch.nn.Parameter(torch.zeros(parameters))
     inner = torch.optim.SGD([weight], lr=0.01)
-    strategy = "allreduce" if codec == "none" else f"allreduce:codec={codec}"
     draws = torch.Generator().manual_seed(int(os.environ["RANK"]))
     before = (0, 0)
     with outpace.DistributedOptimizer(inner, strategy, timeout_s=60.0) as optimizer:
@@ -43,8 +42,8 @@ def measured(codec: str, parameters: int, steps: int) -> dict[str, float]:
     return {"sent_bytes": (after[0] - before[0]) / steps, "received_bytes": (after[1] - before[1]) / steps}
 
 
-def main(parameters: str, steps: str, *codecs: str) -> None:
-    print(json.dumps({codec: measured(codec, int(parameters), int(steps)) for codec in codecs}), flush=True)
+def main(parameters: str, steps: str, *strategies: str) -> None:
+    print(json.dumps({name: measured(name, int(parameters), int(steps)) for name in strategies}), flush=True)
 
 
 if __name__ == "__main__":
