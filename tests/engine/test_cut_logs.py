@@ -25,7 +25,7 @@ from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.delivery import Delivery
 from outpace.engines.cluster.log import ClusterLog
 from outpace.engines.cluster.shared_page import Inbox, Progress, SentLog, SharedPage
-from outpace.engines.cluster.store_log import Entry, StoreLog, pack, unpack
+from outpace.engines.cluster.store_log import Entry, StoreLog, pack
 from outpace.errors import TimedOut
 from outpace.interface import Contents
 from outpace.protocol.events import Agent, Arrive, Claim, Event, Join, OutcomeKind, Snapshot, Tell
@@ -38,7 +38,7 @@ from outpace.protocol.shared_log import Batch
 RULES = Rules(4, hosts=(0, 0, 0, 1), grace=0, quorum="majority", min_ranks=1)
 RANKS, ELSEWHERE = (0, 1, 2), 3
 KEY, PAGE = bytes(32), 4096
-TIMEOUT_S = 0.05
+TIMEOUT_S = 5.0
 
 
 class Waits(Exception):
@@ -123,7 +123,7 @@ class Host:
         watch = ArenaLog(4, RULES, log.LogFile(self.files.log), *self.rest())
         bell = Bell(self.memory.word)
         self.delivery = MortalDelivery(
-            *(self.files.log, self.inbox, watch, self.desk, bell, self.snapshots, NobodyElse(), 0, False),
+            *(self.files.log, self.inbox, watch, self.desk, bell, self.snapshots, NobodyElse(), None, 0, False),
             lambda sealed, generation: None,
         )
         self.read_hosts = Hosts(RULES).with_state(watch.ledger.hosts.to_state())
@@ -134,7 +134,7 @@ class Host:
         return self.read_hosts.committed_of(0, 0)
 
     def accept(self, entry: Entry) -> None:
-        for batch, _ in unpack(entry.records):
+        for batch, _ in entry.batches():
             self.read_hosts.commit(batch.host, batch.life, batch.end)
         self.entries.append(entry)
 

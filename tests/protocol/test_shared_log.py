@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outpace.protocol import shared_log
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.rules import Rules
 from outpace.protocol.shared_log import RETURN_AFTER, Batch, Forward, LogWriter
@@ -42,7 +44,8 @@ class Host:
         step = self.writer.next(lambda start: self.inbox[start : start + 3], self.cluster.now)
         if isinstance(step, Forward):
             assert step.host != self.number
-            self.cluster.mail.append((step.host, step.batch))
+            assert sum(len(batch.records) for batch in step.batches) <= MOST_BYTES
+            self.cluster.mail.append(step)
         elif step is not None:
             if self.read == len(self.cluster.log):  # compare-and-set: else another one was first
                 self.cluster.log.append(step.batches)
@@ -53,7 +56,7 @@ class Host:
 class Cluster:
     def __init__(self) -> None:
         self.log: list[tuple[Batch, ...]] = []
-        self.mail: list[tuple[int, Batch]] = []
+        self.mail: list[Forward] = []
         self.now, self.said = 0.0, 0
         self.inboxes: dict[tuple[int, int], bytes] = {}
         self.hosts = [Host(self, number, 1) for number in range(COUNT)]
@@ -67,8 +70,9 @@ class Cluster:
     def receive(self, number: int, keep: bool) -> None:
         """A message comes: in any order, and maybe again later."""
         if self.mail:
-            to, batch = self.mail[number % len(self.mail)] if keep else self.mail.pop(number % len(self.mail))
-            self.hosts[to].writer.offer(batch)
+            step = self.mail[number % len(self.mail)] if keep else self.mail.pop(number % len(self.mail))
+            for batch in step.batches:
+                self.hosts[step.host].writer.offer(batch, step.leader)
 
     def lose(self, number: int) -> None:
         if self.mail:
@@ -133,12 +137,19 @@ ACTIONS = {
     "wait": (lambda c, n: setattr(c, "now", c.now + n / 8), 3),
 }
 NAMES = [name for name, (_, weight) in ACTIONS.items() for _ in range(weight)]
+FAN_OUTS = [1, 2, 8]  #: 1: the hosts are a chain; 8: all are children of the first
 CHOICES = st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 63)), max_size=120)
 
 
-@settings(deadline=None, max_examples=400)
-@given(CHOICES)
-def test_every_inbox_is_in_the_log_once_and_in_order_and_all_of_it_in_the_end(choices):
+@settings(deadline=None, max_examples=600)
+@given(CHOICES, st.sampled_from(FAN_OUTS))
+def test_every_inbox_is_in_the_log_once_and_in_order_and_all_of_it_in_the_end(choices, fan_out):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared_log, "FAN_OUT", fan_out)
+        play(choices)
+
+
+def play(choices: list[tuple[str, int]]) -> None:
     cluster = Cluster()
     for name, number in choices:
         ACTIONS[name][0](cluster, number)
@@ -191,3 +202,25 @@ def test_without_a_group_every_host_writes_for_itself():
         cluster.turn()
     assert sorted(batch.host for entry in cluster.log for batch in entry) == list(range(COUNT))
     assert not cluster.mail
+
+
+def test_the_leader_gets_one_message_of_each_child_while_an_entry_is_written(monkeypatch):
+    monkeypatch.setattr(shared_log, "FAN_OUT", 1)
+    cluster = Cluster()
+    cluster.heal()
+    for host in (3, 2, 1):
+        cluster.say(host)
+        cluster.hosts[host].act()
+    for _ in range(5):  # what is said while a message is under way waits for its entry
+        cluster.say(3)
+        cluster.hosts[3].act()
+    assert [(step.host, [batch.host for batch in step.batches]) for step in cluster.mail] == [
+        (2, [3]),
+        (1, [2]),
+        (0, [1]),
+    ]
+    while cluster.mail:
+        cluster.receive(0, keep=False)
+    for _ in range(20):
+        cluster.turn()
+    assert cluster.in_log()[3, 1] == cluster.hosts[3].inbox

@@ -156,7 +156,7 @@ def test_grace_is_all_that_a_slow_rank_costs() -> None:
 class Overtaken:
     """An engine whose rows are always written again before they are read."""
 
-    rank, world = 0, 8
+    rank, world, placement = 0, 8, None
 
     def __init__(self) -> None:
         self.weights = self

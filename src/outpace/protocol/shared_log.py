@@ -5,10 +5,13 @@ batches, of one host or of several. Entries are numbered and written by compare-
 the same number the first one wins and the other takes in what it found. Whoever writes number n has read all entries
 before n and knows how much of every inbox they have, so a batch that begins elsewhere is not written again.
 
-That alone makes the log right: any host may write at any time. One host writes for all only so that nobody races. A
-host sends its batch to the *leader*, the first host of the group. If the batch is not in the log for a while, the host
-sends it to the next one in order, and may come to itself. Two leaders cost an attempt and lose nothing. Whoever has
-written an entry passes it on down a tree, so that the store is not asked by all; who gets none asks the store.
+That alone makes the log right: any host may write at any time. One host writes for all only so that nobody races: the
+*leader*, the first host of the group. Batches go up a tree of hosts to it, and what it has written comes down the same
+tree, so that neither the store nor one host is asked by all. A host has one message to its parent under way at a time:
+what is said until that is in the log goes with the next. So the leader gets as many messages as it has children,
+however many hosts there are. If a batch is not in the log for a while, its host sends it to the leader directly, then
+to the next host in order, and may come to itself. Two leaders cost an attempt and lose nothing. Who gets no entry asks
+the store.
 
 Owns these decisions, as pure functions of what was read and of a clock that is an argument. Knows no store and no wire.
 """
@@ -35,6 +38,15 @@ def children(root: int, place: int, count: int) -> list[int]:
     return [(root + child) % count for child in range(before + 1, min(count, before + FAN_OUT + 1))]
 
 
+def parent(root: int, place: int, count: int) -> int:
+    """The place that one gets the entries of a root from.
+
+    >>> [parent(0, place, 20) for place in (1, 8, 9, 19)]
+    [0, 0, 1, 2]
+    """
+    return (root + ((place - root) % count - 1) // FAN_OUT) % count
+
+
 class Batch(NamedTuple):
     """The next piece of a host's inbox. Positions count bytes."""
 
@@ -55,16 +67,38 @@ class Batch(NamedTuple):
 
 
 class Forward(NamedTuple):
-    """Another host is to write this."""
+    """Another host is to write this, or to pass it on towards the leader."""
 
     host: int
-    batch: Batch
+    leader: int
+    batches: tuple[Batch, ...]
 
 
 class Write(NamedTuple):
     """To be the next entry, if nobody else is first."""
 
     batches: tuple[Batch, ...]
+
+
+class Route(NamedTuple):
+    """How to get something written: sent to one host, for another or the same one to write it."""
+
+    hop: int
+    leader: int
+
+
+def routes(host: int, group: Sequence[int]) -> list[Route]:
+    """What a host tries, in order: up the tree, then each host before it directly, at last itself.
+
+    >>> [tuple(route) for route in routes(2, [0, 1, 2])], [tuple(route) for route in routes(19, range(20))[:3]]
+    ([(0, 0), (1, 1), (2, 2)], [(2, 0), (0, 0), (1, 1)])
+    """
+    before = [*group[: list(group).index(host)], host] if group else [host]
+    direct = [Route(other, other) for other in before]
+    if before[0] == host:
+        return direct
+    first = Route(group[parent(0, len(before) - 1, len(group))], group[0])
+    return list(dict.fromkeys([first, *direct]))
 
 
 class LogWriter:
@@ -74,61 +108,104 @@ class LogWriter:
         self._me, self._life = host, life
         self._hosts = hosts  # as all entries so far make them
         self._patience_s, self._most_bytes = patience_s, most_bytes
-        self._group: tuple[int, ...] = ()
-        self._offered: dict[int, list[Batch]] = {}
-        self._turn, self._turned = 0, 0.0  # which host of the group leads as far as this one is concerned, since when
-        self._sent, self._committed, self._since = 0, -1, 0.0  # up to where; what was there last, and since when
+        self._routes, self._is_tree = routes(host, ()), False
+        self._turn, self._turned = 0, 0.0  # which of them is taken, since when
+        self._offered: dict[int, list[Batch]] = {}  # for this host to write
+        self._passed: list[Batch] = []  # for this host to pass on
+        self._sent = 0  # up to where in the inbox
+        self._under_way: dict[tuple[int, int], int] = {}  # (host, life) -> up to where its inbox was sent
+        self._committed, self._since = -1, 0.0  # of the inbox; when what is under way last got on, or was sent first
 
     @property
     def leader(self) -> int:
-        return self._group[self._turn] if self._group else self._me
+        return self._route.leader
+
+    @property
+    def _route(self) -> Route:
+        return self._routes[self._turn]
 
     def regroup(self, hosts: Sequence[int]) -> None:
         """These hosts can be sent to from now on. None: each writes for itself. What was under way may be lost."""
-        self._group, self._turn, self._sent = tuple(hosts), 0, 0
+        self._routes, self._is_tree = routes(self._me, hosts), len(hosts) > FAN_OUT + 1
+        self._turn = 0
+        self._forget_sent()
 
-    def offer(self, batch: Batch) -> None:
-        """Another host asks this one to write a batch."""
-        self._offered.setdefault(batch.host, []).append(batch)
+    def offer(self, batch: Batch, leader: int) -> None:
+        """Another host asks this one to write a batch, or to pass it on to the leader."""
+        if leader == self._me:
+            self._offered.setdefault(batch.host, []).append(batch)
+        else:
+            self._passed.append(batch)
 
     def next(self, inbox: Callable[[int], bytes], now: float) -> Forward | Write | None:
         """What to do now. `inbox` reads what lies in this host's from a position on."""
         committed = self._hosts.committed_of(self._me, self._life)
         if committed is None:
             return None  # this host was started again: it is for another agent to say what it says
-        if committed != self._committed:
-            self._committed, self._since = committed, now
         if self._turn and now - self._turned > RETURN_AFTER * self._patience_s:
             self._turn = 0
-        if self.leader != self._me and (forward := self._forward(inbox, max(committed, self._sent), now)):
+        self._look_after_sent(committed, now)
+        if self._route.hop == self._me:
+            for batch in self._passed:
+                self.offer(batch, self._me)
+            self._passed = []
+        elif forward := self._forward(inbox, max(committed, self._sent), now):
             return forward
         return self._write(inbox, committed)
 
+    def _look_after_sent(self, committed: int, now: float) -> None:
+        """What is in the log is under way no longer. What does not get there is tried by the next route."""
+        left = {which: end for which, end in self._under_way.items() if self._is_missing(*which, end)}
+        if len(left) < len(self._under_way) or committed != self._committed:
+            self._since = now
+        self._under_way, self._committed = left, committed
+        if left and now - self._since > self._patience_s:
+            self._turn, self._turned = min(self._turn + 1, len(self._routes) - 1), now
+            self._forget_sent()
+
+    def _forget_sent(self) -> None:
+        """Of others, too: they send again what does not get into the log."""
+        self._sent = 0
+        self._under_way = {}
+
+    def _is_missing(self, host: int, life: int, end: int) -> bool:
+        committed = self._hosts.committed_of(host, life)
+        return committed is not None and committed < end
+
     def _forward(self, inbox: Callable[[int], bytes], start: int, now: float) -> Forward | None:
+        if self._is_tree and self._under_way:
+            return None
         records = inbox(start)
-        if records:
-            self._since = now if self._sent <= self._committed else self._since
-            self._sent = start + len(records)
-            return Forward(self.leader, Batch(self._me, self._life, start, records))
-        if self._sent > self._committed and now - self._since > self._patience_s:
-            self._turn, self._turned = self._turn + 1, now  # ends at this host itself, which is in the group
-            self._sent, self._since = 0, now
-        return None
+        mine = [Batch(self._me, self._life, start, records)] if records else []
+        passed = [batch for batch in self._passed if self._is_missing(batch.host, batch.life, batch.end)]
+        taken = self._fitting(mine + passed)
+        self._passed = passed[len(taken) - len(mine) :]
+        if not taken:
+            return None
+        if not self._under_way:
+            self._since = now
+        self._sent = start + len(records)
+        self._under_way |= {(batch.host, batch.life): batch.end for batch in taken}
+        return Forward(*self._route, taken)
 
     def _write(self, inbox: Callable[[int], bytes], committed: int) -> Write | None:
         offered = list(self._continuing())
-        if self.leader != self._me and not offered:
+        if self._route.hop != self._me and not offered:
             return None
         records = inbox(committed)
         mine = [Batch(self._me, self._life, committed, records)] if records else []
-        taken: list[Batch] = []
-        room = self._most_bytes
-        for batch in mine + offered:
+        taken = self._fitting(mine + offered)
+        return Write(taken) if taken else None
+
+    def _fitting(self, batches: list[Batch]) -> tuple[Batch, ...]:
+        """As many as one entry has room for, at least one."""
+        room, taken = self._most_bytes, 0
+        for batch in batches:
             room -= len(batch.records)
             if room < 0 and taken:
                 break
-            taken.append(batch)
-        return Write(tuple(taken)) if taken else None
+            taken += 1
+        return tuple(batches[:taken])
 
     def _continuing(self) -> Iterator[Batch]:
         """Of what others have sent, all that continues what is in the log. Forgets what is there already."""

@@ -47,10 +47,10 @@ from outpace.engines.cluster.leases import (
 )
 from outpace.engines.cluster.membership import Membership
 from outpace.engines.cluster.reducer import HostReducer
-from outpace.engines.cluster.relay import Passed, Relay
+from outpace.engines.cluster.relay import Offered, Passed, Relay
 from outpace.engines.cluster.sealing import SealedStore
 from outpace.engines.cluster.shared_page import FAILED, LEFT, RUNNING, STORE_LOST, Inbox, SharedPage
-from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog, unpack
+from outpace.engines.cluster.store_log import MOST_RECORDS, Entry, StoreLog
 from outpace.engines.cluster.supervisor import LaunchSpec, cluster_of
 from outpace.engines.sums import RowSums
 from outpace.errors import OutpaceError
@@ -165,7 +165,7 @@ class Agent:
             return False
         if isinstance(step, Forward):
             if relay is not None:
-                relay.forward(step.host, step.batch)
+                relay.forward(step)
         elif (written := self._log.write(step.batches)) is not None and relay is not None:
             relay.spread(*written)
             relay.settle()
@@ -181,12 +181,13 @@ class Agent:
             self._writer.regroup(group.hosts if group and self._relay else ())
         self._bell.ring()
 
-    def _take_message(self, message: Batch | Passed) -> None:
+    def _take_message(self, message: Offered | Passed) -> None:
         if isinstance(message, Passed):
             self._log.pass_in(*message)
             return
         with self._writing:
-            self._writer.offer(message)
+            for batch in message.batches:
+                self._writer.offer(batch, message.leader)
         self._bell.ring()
 
     def _read(self) -> None:
@@ -198,7 +199,7 @@ class Agent:
 
     def _accept(self, entry: Entry) -> None:
         self._entries.put(entry)
-        for batch, events in unpack(entry.records):
+        for batch, events in entry.batches():
             with self._writing:
                 self._read_hosts.commit(batch.host, batch.life, batch.end)
             for event in events:

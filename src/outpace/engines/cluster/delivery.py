@@ -22,7 +22,7 @@ import torch
 
 from outpace.engines.arena.kernel import Bell
 from outpace.engines.arena.layout import Arena, ArenaLayout
-from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append, decode
+from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append
 from outpace.engines.arena.memory import tag
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.group import Abandoned, Group
@@ -200,14 +200,13 @@ class Delivery:
         """Writes an entry's records. Records that an earlier agent has written already are left alone."""
         start = self._progress.position
         news = self._log.ledger.news
-        events = decode(entry.records)
-        for index, event in enumerate(events):
+        for index, event in enumerate(entry.events):
             if start + index * RECORD_BYTES >= self.position:
                 record = entry.records[index * RECORD_BYTES : (index + 1) * RECORD_BYTES]
                 self._deliver(event, record)
         self._progress = self._page.progress = Progress(entry.number + 1, start + len(entry.records), entry.chain)
         self._inbox.cut(self._log.ledger.hosts.committed_of(self._host, self._page.life) or 0)
-        is_own = any(isinstance(event, Commit) and event.host == self._host for event in events)
+        is_own = any(isinstance(event, Commit) and event.host == self._host for event in entry.events)
         if is_own or self._log.ledger.news != news:
             self._bell.ring()
 

@@ -1,4 +1,4 @@
-"""Short messages between the agents of a group: batches to whoever writes them, and entries from whoever wrote them.
+"""Short messages between the agents of a group: batches towards whoever writes them, and entries from whoever did.
 
 An entry goes down a tree with its writer as the root, so that neither the store nor one agent serves all others. Any of
 it may be lost: the store has every entry, and a batch that does not get into the log is sent again. So nothing here is
@@ -18,10 +18,11 @@ from typing import NamedTuple
 import torch
 
 from outpace.engines.cluster.group import Group
-from outpace.engines.cluster.store_log import MOST_BYTES, pack, unpack
-from outpace.protocol.shared_log import Batch, children
+from outpace.engines.cluster.store_log import MOST_BYTES
+from outpace.protocol.shared_log import Batch, Forward, children
 
 _HEAD = struct.Struct("<IIQ")  # bytes that follow, the root's place in the group, number of the entry
+_BATCH = struct.Struct("<IQQI")  # host, life, start, bytes that follow
 _TAG = 4  # 1 to 3 are those of transfers
 _NO_ENTRY = (1 << 64) - 1  # it is a batch
 _PAUSE_S = 0.05  #: after a message that failed, because somebody is gone
@@ -36,10 +37,26 @@ class Passed(NamedTuple):
     sealed: bytes
 
 
+class Offered(NamedTuple):
+    """Batches that another agent asks this one to write, or to pass on to the leader."""
+
+    leader: int
+    batches: list[Batch]
+
+
+def _batches(data: bytes) -> list[Batch]:
+    found, at = [], 0
+    while at < len(data):
+        host, life, start, nbytes = _BATCH.unpack_from(data, at)
+        at += _BATCH.size + nbytes
+        found.append(Batch(host, life, start, data[at - nbytes : at]))
+    return found
+
+
 class Relay:
     """One agent's. `receive` is called with what the others send, from a thread of its own."""
 
-    def __init__(self, group: Group, receive: Callable[[Batch | Passed], None]) -> None:
+    def __init__(self, group: Group, receive: Callable[[Offered | Passed], None]) -> None:
         self._group, self._receive = group, receive
         self._place = group.hosts.index(group.host)
         self._senders: dict[int, queue.SimpleQueue[bytes]] = {}
@@ -50,8 +67,9 @@ class Relay:
     def is_over(self) -> bool:
         return self._group.is_over
 
-    def forward(self, host: int, batch: Batch) -> None:
-        self._send(host, _NO_ENTRY, self._place, pack([batch]))
+    def forward(self, step: Forward) -> None:
+        parts = (_BATCH.pack(b.host, b.life, b.start, len(b.records)) + b.records for b in step.batches)
+        self._send(step.host, _NO_ENTRY, self._group.hosts.index(step.leader), b"".join(parts))
 
     def spread(self, number: int, sealed: bytes) -> None:
         """An entry that this host has written."""
@@ -98,8 +116,7 @@ class Relay:
             nbytes, root, number = _HEAD.unpack(bytes(message[: _HEAD.size].numpy()))
             data = bytes(message[_HEAD.size : _HEAD.size + nbytes].numpy())
             if number == _NO_ENTRY:
-                for batch, _ in unpack(data):
-                    self._receive(batch)
+                self._receive(Offered(self._group.hosts[root], _batches(data)))
             else:
                 self._pass_on(root, number, data)
                 self._receive(Passed(number, data))

@@ -30,22 +30,22 @@ def pack(batches: Sequence[Batch]) -> bytes:
     return b"".join(batch.records + encode(Commit(batch.host, batch.life, batch.end)) for batch in batches)
 
 
-def unpack(records: bytes) -> list[tuple[Batch, list[Event]]]:
-    """Batches, each with its events. What follows the last of them is no batch."""
-    found, start, events = [], 0, decode(records)
-    for place, event in enumerate(events):
-        if isinstance(event, Commit):
-            mine = records[start * RECORD_BYTES : place * RECORD_BYTES]
-            batch = Batch(event.host, event.life, event.inbox - len(mine), mine)
-            found.append((batch, events[start:place]))
-            start = place + 1
-    return found
-
-
 class Entry(NamedTuple):
     number: int
     records: bytes
     chain: bytes  #: its seal, which the next one's goes on from
+    events: list[Event]  #: what the records are
+
+    def batches(self) -> list[tuple[Batch, list[Event]]]:
+        """Each with its events. What follows the last of them is no batch."""
+        found, start = [], 0
+        for place, event in enumerate(self.events):
+            if isinstance(event, Commit):
+                mine = self.records[start * RECORD_BYTES : place * RECORD_BYTES]
+                batch = Batch(event.host, event.life, event.inbox - len(mine), mine)
+                found.append((batch, self.events[start:place]))
+                start = place + 1
+        return found
 
 
 class StoreLog:
@@ -118,7 +118,7 @@ class StoreLog:
             while number == self._next:  # else another thread had it first
                 records = unseal(self._key, self._at(number), sealed, self._chain)
                 self._next, self._chain = number + 1, sealed[-SEAL_BYTES:]
-                self._accept(Entry(number, records, self._chain))
+                self._accept(Entry(number, records, self._chain, decode(records)))
                 number, sealed = number + 1, self._early.pop(number + 1, b"")
                 if not sealed:
                     break
