@@ -1,7 +1,8 @@
 """Ranks of several hosts that train while somebody does something to one of them; what it costs, and the account.
 
 Hosts are network namespaces; ranks are started one by one, so that nobody ends the others when one dies. The first host
-holds the store and is left alone; the last one gets into trouble.
+holds the store, so that only its agent, which writes the log for all, gets into trouble. Else the last one does, or
+those that are named.
 """
 
 from __future__ import annotations
@@ -33,18 +34,24 @@ class Scene:
     hosts: Hosts
     job: Job
     driver: Driver
+    troubled: tuple[int, ...] = ()  #: hosts; none named: the last one
 
     @property
     def victims(self) -> list[int]:
-        """The ranks of the last host."""
-        return list(range(self.job.world - self.job.ranks_per_host, self.job.world))
+        """The ranks of the hosts in trouble."""
+        each = self.job.ranks_per_host
+        return [rank for host in self.victim_hosts for rank in range(host * each, (host + 1) * each)]
+
+    @property
+    def victim_hosts(self) -> tuple[int, ...]:
+        return self.troubled or (len(self.hosts) - 1,)
 
     @property
     def others(self) -> list[int]:
         return [rank for rank in range(self.job.world) if rank not in self.victims]
 
     def agents(self) -> list[int]:
-        """Of the last host."""
+        """Of the hosts in trouble."""
         return agents_of(self.driver.pids(self.victims))
 
     def reports(self, living: Iterable[int]) -> list[dict[str, Any]]:
@@ -98,7 +105,8 @@ def stop_rank(scene: Scene, seconds: float = 3.0) -> float:
 
 
 def kill_host(scene: Scene) -> None:
-    scene.hosts[len(scene.hosts) - 1].kill()
+    for host in scene.victim_hosts:
+        scene.hosts[host].kill()
 
 
 def kill_host_and_start_it_again(scene: Scene) -> float:
@@ -111,31 +119,40 @@ def kill_host_and_start_it_again(scene: Scene) -> float:
 
 
 def cut_off(scene: Scene, seconds: float = 5.0) -> float:
-    host = scene.hosts[len(scene.hosts) - 1]
-    host.cut()
+    hosts = [scene.hosts[host] for host in scene.victim_hosts]
+    for host in hosts:
+        host.cut()
     try:
         scene.lasting(seconds)
     finally:
-        host.restore()
+        for host in hosts:
+            host.restore()
     return time.monotonic()
 
 
 @contextmanager
-def scene(hosts: Hosts, ranks: int, strategy: str, compute_s: float = 0.01, timeout_s: float = 20.0) -> Iterator[Scene]:
+def scene(
+    hosts: Hosts,
+    ranks: int,
+    strategy: str,
+    troubled: tuple[int, ...] = (),
+    compute_s: float = 0.01,
+    timeout_s: float = 20.0,
+) -> Iterator[Scene]:
     """Ranks that train, all of them under way."""
     board = hosts.directory / "board"
     with suppress(FileNotFoundError):
         board.unlink()
     given = (strategy, str(board), str(compute_s), str(timeout_s))
     with plain(hosts, PROGRAM, *given, ranks=ranks, env={"OUTPACE_TOKEN": "of this run"}) as job:
-        found = Scene(hosts, job, Driver(Board(board), job.world))
+        found = Scene(hosts, job, Driver(Board(board), job.world), troubled)
         job.until(lambda: min(found.driver.steps()) >= WARM_UP, "all have begun")
         yield found
 
 
-def play(hosts: Hosts, trouble: Trouble, ranks: int, strategy: str) -> Outcome:
+def play(hosts: Hosts, trouble: Trouble, ranks: int, strategy: str, troubled: tuple[int, ...] = ()) -> Outcome:
     """One run with one trouble in it."""
-    with scene(hosts, ranks, strategy) as found:
+    with scene(hosts, ranks, strategy, troubled) as found:
         began = time.monotonic()
         over = trouble(found)
         living = found.others if over is None else list(range(found.job.world))

@@ -63,19 +63,23 @@ def test_a_round_of_two_hosts_by_hand() -> None:
     assert load.store_share == pytest.approx(0.0046 / 0.1046)
 
 
-@pytest.mark.parametrize("hosts", [3, 5, 16, 100])
-def test_what_the_store_is_asked_does_not_grow_with_the_hosts_when_all_arrive_at_once(hosts: int) -> None:
-    """An entry of the leader's own arrival, one of all others, one of the result; nobody loses, nobody reads."""
+@pytest.mark.parametrize(("hosts", "depth"), [(3, 1), (5, 1), (16, 2), (100, 3)])
+def test_what_the_store_is_asked_grows_with_the_depth_of_the_tree_when_all_arrive_at_once(
+    hosts: int, depth: int
+) -> None:
+    """An entry of the leader's own arrival, one of each level's, one of the result; nobody loses, nobody reads."""
     load = load_of(run("allreduce", hosts))
-    assert (load.entries, load.lost, load.gets) == (load.rounds * 3, 0, 0)
+    assert (load.entries, load.lost, load.gets) == (load.rounds * (2 + depth), 0, 0)
 
 
-def test_the_leaders_agent_works_for_every_message() -> None:
-    """Per round, of 20 hosts: 19 batches, 19 words at the end, and three entries to 8 hosts each."""
-    load = load_of(run("allreduce", 20, network="zero:ranks_per_host=1,store_set_us=1000,agent_us=10"))
-    messages = round(load.leader_busy_s / 10e-6)
-    assert messages >= load.rounds * (19 + 19 + 3 * 8)
-    assert messages <= load.rounds * (19 + 19 + 20 * 8)
+@pytest.mark.parametrize("hosts", [20, 80, 500])
+def test_an_agent_works_for_every_message_and_has_no_more_of_them_on_more_hosts(hosts: int) -> None:
+    """Per round, the leader: 8 batches of each level, 8 words at the end, and as many entries to 8 hosts each."""
+    load = load_of(run("allreduce", hosts, network="zero:ranks_per_host=1,store_set_us=1000,agent_us=10"))
+    messages = load.leader_busy_s / 10e-6 / load.rounds
+    levels = load.entries / load.rounds
+    assert 8 * levels <= messages <= 8 * (2 * levels + 1)
+    assert levels <= 10
 
 
 def test_ranks_of_a_host_that_speak_at_once_share_an_entry() -> None:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -22,8 +23,10 @@ from torch.distributed import Store  # type: ignore[attr-defined]
 
 from outpace.engines.cluster.backend import Door, connect, shut
 from outpace.engines.cluster.sealing import SEAL_BYTES, seal
+from outpace.protocol.shared_log import children, parent
 
 _CLOCK_TRIALS = 5
+_WELL = 7  # a tag; those below are of transfers, messages and means
 _POLL_S, _LONGEST_POLL_S = 0.00005, 0.002
 _POLL_SHARE = 1 / 16  #: of what was waited so far: it is noticed so much too late at most
 _AS_LONG_AS_IT_TAKES = timedelta(days=365)  #: a host may want nothing of another for long; silence ends no group
@@ -46,7 +49,7 @@ class Group:
         if len(self.hosts) > 1:
             self._all, self._doors = connect(store, address, self._places[host], len(self.hosts), timeout_s)
         self.is_over = False  #: another generation has begun
-        self._fetching = ThreadPoolExecutor(1, "fetch")
+        self._fetching, self._telling = ThreadPoolExecutor(1, "fetch"), ThreadPoolExecutor(1, "tell")
 
     def prove(self, key: bytes, place: str, within_s: float) -> None:
         """All prove to each other, over every connection, that they have the job's key. Then nobody else connects.
@@ -131,24 +134,27 @@ class Group:
         """A message may be shorter than the tensor: it says itself how long it is."""
         self._all.recv_anysource([tensor], tag).wait(_AS_LONG_AS_IT_TAKES)
 
-    def gather(self, flag: bool) -> list[bool] | None:
-        """Every host's flag, on the first host; None on the others. All call this together.
+    def is_well_everywhere(self, is_well: bool) -> bool:
+        """Whether all is well on every host, as the first host learns it up a tree; on others, on those behind them.
+        All call this together.
 
-        One message from each host, where an allreduce of Gloo is a ring of 2 (H - 1), one after the other.
+        Gloo's gather is a message of every host to the first one, its allreduce a ring of 2 (H - 1) in a row.
         """
-        mine = torch.tensor([flag], dtype=torch.uint8)
-        if self._all is None:
-            return [flag]
-        is_root = self.host == self.hosts[0]
-        found = [[torch.zeros_like(mine) for _ in self.hosts]] if is_root else []
-        options = dist.GatherOptions()
-        options.rootRank = 0
-        self.end(self._all.gather(found, [mine], options))
-        return [bool(flag) for flag in torch.cat(found[0]).tolist()] if is_root else None
+        place, count = self._places[self.host], len(self.hosts)
+        said = {self.hosts[child]: torch.zeros(1, dtype=torch.uint8) for child in children(0, place, count)}
+        self._run(self._telling, partial(self.exchange_parts, said, {}, _WELL))
+        is_well = is_well and all(map(bool, said.values()))
+        if place:
+            mine = {self.hosts[parent(0, place, count)]: torch.tensor([is_well], dtype=torch.uint8)}
+            self._run(self._telling, partial(self.exchange_parts, {}, mine, _WELL))
+        return is_well
 
     def fetch(self, how: Callable[[], T]) -> T:
         """Runs something that blocks, one at a time, unless the group is over."""
-        running: Future[T] = self._fetching.submit(how)
+        return self._run(self._fetching, how)
+
+    def _run(self, thread: ThreadPoolExecutor, how: Callable[[], T]) -> T:
+        running: Future[T] = thread.submit(how)
         while True:
             try:
                 return running.result(0.02)

@@ -57,8 +57,8 @@ class HostReducer:
             squares = self._sum(group, sealed, terms, is_free)
             blob = self._end_meta(group, *meta)
             result = self._result(sealed, terms, squares, blob, is_free)
-            everywhere = group.gather(isinstance(result, Done))
-            if isinstance(result, Done) and not (everywhere and all(everywhere)):
+            is_well = group.is_well_everywhere(isinstance(result, Done))
+            if isinstance(result, Done) and not (is_well and group.host == group.hosts[0]):
                 return None  # another host says it for all, or has to say something else
             return result
         except (Abandoned, RuntimeError):

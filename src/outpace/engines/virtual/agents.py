@@ -13,7 +13,7 @@ from functools import partial
 
 from outpace.engines.virtual.clock import Action, Clock, Waiters
 from outpace.engines.virtual.network import Network
-from outpace.protocol.shared_log import FEW_HOSTS, children
+from outpace.protocol.shared_log import FAN_OUT, FEW_HOSTS, children, parent
 
 LEADER = 0  #: the first host writes for all
 READ_MESSAGES = 5  #: from an entry to its reader: told that the key is there, it asks whether it is, and for its value
@@ -31,7 +31,7 @@ class Load:
     gets: int = 0
     cuts: int = 0  #: entries that were taken out of the store
     store_busy_s: float = 0.0
-    leader_busy_s: float = 0.0  #: of the agent that writes for all, with messages
+    leader_busy_s: float = 0.0  #: of the busiest agent, with messages
     link_busy_s: float = 0.0  #: the busiest link's busiest direction
     commit_s: float = 0.0  #: from saying an event until it is in the log, in the mean
 
@@ -98,10 +98,23 @@ class Store:
         return self._free_ns
 
 
+class Message:
+    """What agents have to say, together."""
+
+    def __init__(self, said: list[tuple[int, Action]] | None = None) -> None:
+        self.said = said or []  #: when, and what it does
+        self.through: list[int] = []  #: hosts that send nothing more before this is in the log
+
+    def add(self, other: Message) -> None:
+        self.said += other.said
+        self.through += other.through
+
+
 class Agents:
     """One agent on each host. What comes while it commits an entry waits for its next one.
 
-    Of more than a few hosts the first one writes for all: others send it what they have, and it passes entries on.
+    Of more than a few hosts the first one writes for all. What others have to say goes up a tree to it, and its entries
+    come down the same tree.
     """
 
     def __init__(self, clock: Clock, network: Network, world: int, payload_bytes: int) -> None:
@@ -112,9 +125,13 @@ class Agents:
         self._reach_ns = [round(reach * 1e9) for reach in network.reach_s(len(self._hosts))]
         self._hop_ns = round((network.hop_s - network.agent_us / 1e6) * 1e9)
         self._agent_ns = round(network.agent_us * 1e3)
-        self._leader_ns, self._leader_free_ns = 0, 0  # how long its agent worked, and when it has done all
-        self._sending: list[list[tuple[int, Action]]] = [[] for _ in self._hosts]
-        self._inboxes: list[list[tuple[int, Action]]] = [[] for _ in self._hosts]  # when it was said, what it does
+        self._busy_ns, self._free_ns = ([0 for _ in self._hosts] for _ in range(2))  # agents: how long, until when
+        self._parents = [parent(LEADER, host, len(self._hosts)) for host in self._hosts]
+        below = ((host, len(children(LEADER, host, len(self._hosts)))) for host in self._hosts)
+        self._passing = [(host, count) for host, count in below if count]  # who passes entries on, to how many
+        self._sending = [Message() for _ in self._hosts]  # to its parent, next
+        self._is_sending = [False for _ in self._hosts]  # something is under way to its parent, or about to be
+        self._inboxes = [Message() for _ in self._hosts]  # to be written
         self._committing = [False for _ in self._hosts]
         self._known = [0 for _ in self._hosts]  # entries that an agent has read, or lost against
         self._read_ns = 0  # when all will have read what was committed last
@@ -141,10 +158,11 @@ class Agents:
         self._post(self._network.host_of(rank), action)
 
     def post_of_all(self, action: Action) -> None:
-        """Every agent has the result of a round, tells the first one, and that says it. The action is called when it is
-        in the log."""
+        """Every agent has the result of a round, tells the first one up the tree, and that says it. The action is
+        called when it is in the log."""
         self._rounds += 1
-        self._leader_ns += (len(self._hosts) - 1) * self._agent_ns
+        for host, count in self._passing:
+            self._busy_ns[host] += count * self._agent_ns
         gather_ns = round(self._network.gather_s(len(self._hosts)) * 1e9)
         self._clock.after(gather_ns, partial(self._post, LEADER, action))
 
@@ -153,34 +171,51 @@ class Agents:
         return max(0, self._read_ns - self._clock.now_ns)
 
     def _post(self, host: int, action: Action) -> None:
-        said = (self._clock.now_ns, action)
+        said = Message([(self._clock.now_ns, action)])
         if not self._is_led or host == LEADER:
-            self._write(host, [said])
-            return
-        self._sending[host].append(said)
-        if len(self._sending[host]) == 1:
+            self._write(host, said)
+        else:
+            self._send_up(host, said)
+
+    def _send_up(self, host: int, message: Message) -> None:
+        """One message to the parent is under way at a time, if there are hosts behind it."""
+        self._sending[host].add(message)
+        if not self._is_sending[host]:
+            self._is_sending[host] = True
             self._clock.after(0, partial(self._forward, host))  # what is said at the same time goes with it
 
     def _forward(self, host: int) -> None:
-        batch, self._sending[host] = self._sending[host], []
-        self._clock.after(self._hop_ns, partial(self._receive, batch))
+        message, self._sending[host] = self._sending[host], Message()
+        if len(self._hosts) > FAN_OUT + 1:
+            message.through.append(host)
+        else:
+            self._is_sending[host] = False
+        self._clock.after(self._hop_ns, partial(self._receive, self._parents[host], message))
 
-    def _receive(self, batch: list[tuple[int, Action]]) -> None:
-        """The leader's agent takes one message after the other."""
-        self._clock.at(self._work(1), partial(self._write, LEADER, batch))
+    def _receive(self, host: int, message: Message) -> None:
+        """An agent takes one message after the other, and writes it or passes it on."""
+        pass_on = self._write if host == LEADER else self._send_up
+        self._clock.at(self._work(host, 1 if host == LEADER else 2), partial(pass_on, host, message))
 
-    def _work(self, messages: int) -> int:
-        """When the leader's agent has done with so many more."""
-        self._leader_ns += messages * self._agent_ns
-        self._leader_free_ns = max(self._leader_free_ns, self._clock.now_ns) + messages * self._agent_ns
-        return self._leader_free_ns
+    def _is_back(self, host: int) -> None:
+        """What this host sent is in the log, and it knows: it sends what was said meanwhile."""
+        if self._sending[host].said:
+            self._forward(host)
+        else:
+            self._is_sending[host] = False
+
+    def _work(self, host: int, messages: int) -> int:
+        """When a host's agent has done with so many more."""
+        self._busy_ns[host] += messages * self._agent_ns
+        self._free_ns[host] = max(self._free_ns[host], self._clock.now_ns) + messages * self._agent_ns
+        return self._free_ns[host]
 
     def _until_free_ns(self) -> int:
         """The leader writes when it has passed on what it wrote before: what comes meanwhile goes into one entry."""
-        return max(0, self._leader_free_ns - self._clock.now_ns)
+        return max(0, self._free_ns[LEADER] - self._clock.now_ns)
 
-    def _write(self, host: int, batch: list[tuple[int, Action]]) -> None:
-        self._inboxes[host] += batch
+    def _write(self, host: int, message: Message) -> None:
+        self._inboxes[host].add(message)
         if not self._committing[host]:
             self._committing[host] = True
             self._clock.after(self._until_free_ns(), partial(self._attempt, host))
@@ -191,21 +226,24 @@ class Agents:
         is_first, heard_ns, read_ns = self.store.compare_set(number)
         self._known[host] = number + 1  # its own entry, or the one it lost against
         if is_first:
-            batch, self._inboxes[host] = self._inboxes[host], []
-            self._clock.at(heard_ns, partial(self._end, host, batch, read_ns))
+            message, self._inboxes[host] = self._inboxes[host], Message()
+            self._clock.at(heard_ns, partial(self._end, host, message, read_ns))
         else:
             self._clock.at(heard_ns, partial(self._attempt, host))
 
-    def _end(self, host: int, batch: list[tuple[int, Action]], read_ns: int) -> None:
+    def _end(self, host: int, message: Message, read_ns: int) -> None:
         if self._is_led:
-            self._work(len(children(0, 0, len(self._hosts))))
+            for inner, count in self._passing:
+                self._work(inner, count)
             read_ns = self._clock.now_ns + max(self._reach_ns)
         self._read_ns = max(self._read_ns, read_ns)
-        for said_ns, action in batch:
+        for through in message.through:
+            self._clock.after(self._reach_ns[through], partial(self._is_back, through))
+        for said_ns, action in message.said:
             self._events += 1
             self._commit_ns += self._clock.now_ns - said_ns
             action()
-        if self._inboxes[host]:
+        if self._inboxes[host].said:
             self._clock.after(self._until_free_ns(), partial(self._attempt, host))
         else:
             self._committing[host] = False
@@ -260,7 +298,7 @@ class Agents:
             gets=0 if self._is_led else self.store.entries * len(self._hosts),
             cuts=self.store.entries,
             store_busy_s=self.store.busy_until_now_ns() / 1e9,
-            leader_busy_s=min(self._clock.now_ns, self._leader_ns) / 1e9,
+            leader_busy_s=min(self._clock.now_ns, max(self._busy_ns)) / 1e9,
             link_busy_s=min(self._clock.now_ns, round(rows * self._row_ns) + self._rounds * self._ring_ns) / 1e9,
             commit_s=self._commit_ns / 1e9 / max(1, self._events),
         )

@@ -98,8 +98,8 @@ class Network:
         return reach
 
     def gather_s(self, hosts: int) -> float:
-        """Until the first host has a short message from all others."""
-        return self.hop_s + (hosts - 2) * self.agent_us / 1e6
+        """Until the first host has heard of all others: up the tree that entries come down."""
+        return max(self.reach_s(hosts))
 
     def transfer_s(self, payload_bytes: int) -> float:
         return payload_bytes * 8 / (self.gbps * 1e9)
