@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 #include <ATen/EmptyTensor.h>
 #include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 #include <ATen/detail/PrivateUse1HooksInterface.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
@@ -31,7 +32,8 @@ constexpr size_t WINDOW = size_t(1) << 36;  // addresses only: pages that nobody
 
 struct Queue {
   std::deque<std::function<void()>> tasks;
-  uint64_t queued = 0, done = 0, wanted = 0;  // how many so far; up to which one somebody waits
+  uint64_t queued = 0, done = 0;  // how many so far
+  bool is_running = false;  // a task of it, in some thread
   std::condition_variable to_do, advanced;  // its own: queues are never freed, and nobody else is to be woken
 };
 
@@ -51,30 +53,38 @@ bool is_lazy = true;
 int slow_us = 0;
 std::mt19937& chance = *new std::mt19937(0);
 std::string& failure = *new std::string;
+auto& plain_thread = *new at::ThreadLocalState;  // no mode of the thread that waits is to reach a task
+
+void run_next(Queue* queue, std::unique_lock<std::mutex>& held) {
+  auto task = std::move(queue->tasks.front());
+  queue->tasks.pop_front();
+  queue->is_running = true;
+  const int delay = slow_us && chance() % 4 == 0 ? int(chance() % (8 * slow_us)) : 0;
+  held.unlock();
+  if (delay) std::this_thread::sleep_for(std::chrono::microseconds(delay));
+  std::string problem;
+  try {
+    const at::ThreadLocalStateGuard plain(plain_thread);
+    task();
+  } catch (const c10::Error& error) {
+    problem = error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    problem = error.what();
+  }
+  task = nullptr;
+  held.lock();
+  if (!problem.empty() && failure.empty()) failure = problem;
+  queue->is_running = false;
+  queue->done++;
+  queue->advanced.notify_all();
+}
 
 void work(Queue* queue) {
   at::set_num_threads(1);
   std::unique_lock<std::mutex> held(lock);
   while (true) {
-    queue->to_do.wait(held, [&] { return !queue->tasks.empty() && (!is_lazy || queue->done < queue->wanted); });
-    auto task = std::move(queue->tasks.front());
-    queue->tasks.pop_front();
-    const int delay = slow_us && chance() % 4 == 0 ? int(chance() % (8 * slow_us)) : 0;
-    held.unlock();
-    if (delay) std::this_thread::sleep_for(std::chrono::microseconds(delay));
-    std::string problem;
-    try {
-      task();
-    } catch (const c10::Error& error) {
-      problem = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    task = nullptr;
-    held.lock();
-    if (!problem.empty() && failure.empty()) failure = problem;
-    queue->done++;
-    queue->advanced.notify_all();
+    queue->to_do.wait(held, [&] { return !is_lazy && !queue->tasks.empty() && !queue->is_running; });
+    run_next(queue, held);
   }
 }
 
@@ -104,16 +114,26 @@ Mark end_of(Queue* queue) {
   return {queue, queue->queued};
 }
 
-bool want(const Mark& mark) {  // whether it has happened; if not, it will
-  if (!mark.queue || mark.queue->done >= mark.place) return true;
-  mark.queue->wanted = std::max(mark.queue->wanted, mark.place);
-  mark.queue->to_do.notify_one();
-  return false;
+// Whoever waits for a late device does its work meanwhile, up to the mark: a change of threads costs more than a kernel.
+void until(const Mark& mark) {
+  if (!mark.queue) return;
+  Queue* queue = mark.queue;
+  std::unique_lock<std::mutex> held(lock);
+  while (queue->done < mark.place) {
+    if (is_lazy && !queue->is_running)
+      run_next(queue, held);
+    else
+      queue->advanced.wait(held);
+  }
+  if (!is_lazy) queue->to_do.notify_one();
 }
 
-void until(const Mark& mark) {
+bool ask(const Mark& mark) {  // whether it has happened; if not, it will have when somebody asks again
   std::unique_lock<std::mutex> held(lock);
-  if (!want(mark)) mark.queue->advanced.wait(held, [&] { return mark.queue->done >= mark.place; });
+  const bool has_happened = !mark.queue || mark.queue->done >= mark.place;
+  held.unlock();
+  if (!has_happened && is_lazy) until(mark);
+  return has_happened;
 }
 
 void host_waits(const Mark& mark) {
@@ -311,18 +331,11 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
     const Mark mark = *static_cast<Mark*>(event);
     put(queue_of(stream), [mark] { until(mark); });
   }
-  bool queryEvent(void* event) const override {
-    std::lock_guard<std::mutex> held(lock);
-    return !event || want(*static_cast<Mark*>(event));
-  }
+  bool queryEvent(void* event) const override { return !event || ask(*static_cast<Mark*>(event)); }
   void synchronizeEvent(void* event) const override {
     if (event) host_waits(*static_cast<Mark*>(event));
   }
-  bool queryStream(const c10::Stream& stream) const override {
-    const Mark mark = end_of(queue_of(stream));
-    std::lock_guard<std::mutex> held(lock);
-    return want(mark);
-  }
+  bool queryStream(const c10::Stream& stream) const override { return ask(end_of(queue_of(stream))); }
   void synchronizeStream(const c10::Stream& stream) const override { host_waits(end_of(queue_of(stream))); }
   void synchronizeDevice(const c10::DeviceIndex device) const override {
     for (auto* queue : std::vector<Queue*>(queues[device])) until(end_of(queue));

@@ -3,10 +3,10 @@
 // What it guarantees, so that a missing wait shows as wrong numbers, every time:
 //
 // * The host cannot touch device memory by accident. Addresses of device tensors lie in a window without any access
-//   rights; the device's own threads use another mapping. A host kernel that is given one of them ends in SIGSEGV.
-// * Nothing runs when it is called. Kernels and copies are queued on the current stream and run in stream order, each
-//   stream on a thread of its own. A late device (`set_lazy`) runs only what somebody waits for: whatever was not
-//   waited for has not happened. An eager one runs at once, each task delayed at random (`set_slow`).
+//   rights; the device's own tasks use another mapping. A host kernel that is given one of them ends in SIGSEGV.
+// * Nothing runs when it is called. Kernels and copies are queued on the current stream and run in stream order. A late
+//   device (`set_lazy`) runs only what somebody waits for, in the thread that waits: whatever was not waited for has not
+//   happened. An eager one runs at once, each stream on a thread of its own, each task delayed at random (`set_slow`).
 // * Streams are ordered by events alone, and the host by `synchronize` alone.
 // * Memory that was never written, or was freed, is NaN. A freed block may be used again at once on the stream it was
 //   allocated on; other streams that use it must be recorded, or they read NaN, or what came after.
