@@ -78,14 +78,14 @@ class Contents:
 
 
 class Weights(Protocol):
-    """Published weights: what averaging strategies leave for others and make of what others left."""
+    """Published weights: what averaging strategies publish for others, and how they read what others published."""
 
     async def publish(self, iteration: int, values: Tensors, readers: Collection[int] = (), notes: Notes = ()) -> bool:
         """Leaves values for others to read, with a few numbers. `readers` are sure to get them: a later publication
         waits for those who have not read this one. False if another rank's swap changed this rank's meanwhile."""
 
     async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
-        """Waits until each of these ranks has published the iteration, or will not; who has, with its notes."""
+        """Waits until each of these ranks has published the iteration or never will; the notes of those that have."""
 
     async def mix(
         self, shares: Mapping[tuple[int, int], float], read: int, together: bool = False, own: Own | None = None
@@ -155,7 +155,7 @@ class Engine(Protocol):
         """Takes in what the others have done meanwhile."""
 
     def tell(self, step: int, index: int, value: float) -> None:
-        """Tells all ranks a number; it is in `ledger.told` of whoever reads on."""
+        """Tells all ranks a number; they find it in `ledger.told`."""
 
     async def help(self) -> None:
         """Does what there is to be done for a sealed round, without waiting for it."""

@@ -75,7 +75,7 @@ def _is_local(engine: str, place: Place) -> bool:
 
 
 def watch(opened: Opened) -> Opened:
-    """Cares for this engine at the end of the process, and makes it known to the others of this process."""
+    """Ends this engine with the process, and introduces it to the other engines of this process."""
     engine = opened.engine
     _open.add(engine)
     if engine.world == 1:  # it never waits
@@ -150,7 +150,7 @@ class Position:
         self._mark = secrets.token_hex(8)  # of this life of this rank
 
     def state(self, steps: int) -> dict[str, Any]:
-        """Copies; nobody is asked."""
+        """Copies; asks no other rank."""
         return {
             "format": 1,
             "rank": self._engine.rank,
@@ -165,12 +165,12 @@ class Position:
         }
 
     def is_of_this_moment(self, position: dict[str, Any] | None) -> bool:
-        """Whether it was made here, and not a round was applied since."""
+        """Whether it was made here, and no round was applied since."""
         found = {} if position is None else position
         return (found.get("life"), found.get("version")) == (self._mark, self._replica.version)
 
     def take_up(self, position: dict[str, Any]) -> None:
-        """What a rank has still to give is given again by that rank alone, also where all load one rank's file."""
+        """Pending contributions are given again by the rank they belong to, even if all ranks load one rank's file."""
         is_own, extra, pending = position["rank"] == self._engine.rank, position["extra"], position["pending"]
         if not self._is_of_this_kind(position):
             log.warning(

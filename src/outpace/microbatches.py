@@ -1,4 +1,4 @@
-"""Rounds of micro-batches for `DistributedOptimizer.rounds`. Owns counting them, and what a round leaves over."""
+"""Rounds of micro-batches for `DistributedOptimizer.rounds`. Owns the counting, and what a round leaves over."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Batches:
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = iter(loader)
         self._again: deque[Any] = deque()
-        self._taken = self._told = 0  # batches that were taken and not given back; of these, those told of
+        self._taken = self._told = 0  # batches taken and not given back; of these, those already reported
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -31,7 +31,7 @@ class Batches:
         return batch
 
     def newly_taken(self) -> int:
-        """Since it was asked last. Fewer than none if one was given back that it had told of."""
+        """Since the last call. Negative if a batch was given back that had been reported."""
         newly, self._told = self._taken - self._told, self._taken
         return newly
 
@@ -73,11 +73,11 @@ class MicrobatchRound:
                 return
 
     def newly_taken(self) -> int:
-        """Batches that the loop, or a strategy that drops them, has taken since it was asked last."""
+        """Batches that the loop, or a strategy that drops them, has taken since the last call."""
         return self._batches.newly_taken()
 
     def take_back(self) -> None:
-        """The last micro-batch was not taken in: it is computed again in the next round."""
+        """The last micro-batch was not accepted: it is computed again in the next round."""
         self.done -= 1
         self.samples -= batch_size(self._last)
         self._batches.give_back(self._last)

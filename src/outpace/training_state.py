@@ -50,10 +50,10 @@ class TrainingState:
         from torch.distributed.checkpoint.state_dict import get_state_dict  # a second, for those who use it
 
         self._optimizer.synchronize()
-        self._optimizer.synchronize()  # nobody goes on before all are at that version: who is late could be passed over
+        self._optimizer.synchronize()  # nobody goes on before all are at that version: a late rank could be passed over
         inner = self._optimizer.inner
         own = {
-            "optimizer": self._optimizer.state_dict()["outpace"] | {"life": ""},  # to load it is always a meeting
+            "optimizer": self._optimizer.state_dict()["outpace"] | {"life": ""},  # loading it always synchronises
             "groups": inner.state_dict()["param_groups"],  # each rank's schedule is its own
             "is_fresh": not inner.state,
             "random": randomness.global_state(),

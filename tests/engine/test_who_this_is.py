@@ -149,7 +149,7 @@ def test_ranks_of_mp_spawn_and_init_process_group_train_one_model(tmp_path, sche
     assert len({each["final"] for each in told}) == 1
     assert all(each["contributors"] == [0, 1, 2] for each in told)
     for each in told:
-        assert "made, which trains alone because nothing spoke of other ranks" in each["made before init"]
+        assert "made, which trains alone because nothing indicated other ranks" in each["made before init"]
         for how in ("ddp as model", "parameters of ddp", "wrapped after construction"):
             assert "waits for the slowest rank" in each[how], how
             assert "model.module" in each[how]

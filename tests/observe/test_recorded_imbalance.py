@@ -2,7 +2,7 @@ import pytest
 
 from outpace.errors import InvalidRules, TraceInvalid
 from outpace.imbalance import imbalance
-from outpace.imbalance.models import Recorded, Replay
+from outpace.imbalance.models import Recorded, RecordedTimes
 from outpace.observe.reader import read_trace
 from tests.support import made_traces
 from tests.support.made_traces import header, steps, write
@@ -47,7 +47,7 @@ def test_a_rank_is_itself_where_another_one_is_missing(tmp_path):
 
 
 def test_a_trace_in_memory_can_be_replayed_too(recorded, tmp_path):
-    replay = Replay.of(read_trace(tmp_path))
+    replay = RecordedTimes.of(read_trace(tmp_path))
     for rank in range(3):
         assert lengths(replay, rank, 9) == lengths(recorded, rank, 9)
 

@@ -1,6 +1,6 @@
 """`outpace strategies`, `imbalances`, `networks`, `workloads`, `codecs`: what the names of options stand for.
 
-Owns how they are shown. All that is said of a name comes from its maker: the docstring, the arguments with their
+Owns how they are shown. Everything shown about a name comes from its maker: the docstring, the arguments with their
 defaults, and what the docstrings of its classes say of each ("grace: seconds to wait ..."), so that nothing here can be
 out of date.
 """

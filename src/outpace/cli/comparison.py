@@ -37,7 +37,7 @@ S = TypeVar("S", bound="DataclassInstance")
 
 class Watcher(Protocol):
     def follow(self, index: int) -> AbstractContextManager[ShowStep]:
-        """A context in which system `index` runs, with the function that is told of its steps."""
+        """A context in which system `index` runs; yields the function to call at each of its steps."""
 
 
 @contextmanager

@@ -156,7 +156,7 @@ class _Shown:
 
 
 class _Screens(_Shown):
-    """The table of who is done, and under it the ranks of who runs."""
+    """The table of finished systems, and below it the ranks of the running one."""
 
     @contextmanager
     def follow(self, race: Race, turn: Turn) -> Iterator[None]:

@@ -34,7 +34,7 @@ PADDING = 0.1  #: share of a batch that may be padding
 FIRST_WINDOW = 4  #: batches
 
 
-class Balanced(Order):
+class BalancedOrder(Order):
     def __init__(
         self,
         lengths: Lengths,
@@ -168,7 +168,7 @@ class LengthBalancedBatches(FromPool[list[int]]):
             raise InvalidRules(
                 f"{len(lengths)} lengths for a set of {len(dataset)} samples: there must be one for each"
             )
-        self.balanced = Balanced(lengths, batch_size, cost, padding, shuffle, seed, most)
+        self.balanced = BalancedOrder(lengths, batch_size, cost, padding, shuffle, seed, most)
         self._data, self._weigh = data, weigh
         super().__init__(self.balanced, 1, batches_per_step, optimizer)
 
@@ -222,7 +222,7 @@ class EqualCosts(Workload):
         inner.batch(0, 0, world)  # says so if the world does not fit
         self._inner, self._mean_length = inner, float(inner.lengths.double().mean())
         each = inner.mini_batch // world
-        self.order = Balanced(inner.lengths, each, None, padding, shuffle=True, seed=inner.seed, most=None)
+        self.order = BalancedOrder(inner.lengths, each, None, padding, shuffle=True, seed=inner.seed, most=None)
         self._epochs: list[list[list[int]]] = []  # the batches of each, so far as they were asked for
         self.metric, self.race_epochs = inner.metric, inner.race_epochs
         self.steps_per_epoch = round(len(self._batches(0)) / world)

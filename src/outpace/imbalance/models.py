@@ -29,8 +29,8 @@ APART = 17  #: steps by which a stand-in is ahead of the rank whose times it rep
 class Imbalance(Protocol):
     """How long every rank computes at every step.
 
-    A pure function: whoever asks with the same arguments gets the same answer, in whatever order and on whatever rank,
-    so nobody has to tell the others.
+    A pure function: the same arguments give the same answer, in any order and on any rank, so that ranks need not tell
+    each other.
     """
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
@@ -370,7 +370,7 @@ class Lengths(Checked):
 
 
 _BATCH_MS = _TruncatedLogNormal(201, 3410, log_mean=7.01324, log_sd=0.68137)
-VIDEO_FRAMES = _TruncatedLogNormal(29, 1776, log_mean=5.11174, log_sd=0.48832)  #: for whoever makes such data
+VIDEO_FRAMES = _TruncatedLogNormal(29, 1776, log_mean=5.11174, log_sd=0.48832)  #: for workloads that make such data
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ class Rollouts(Checked):
 
 
 def rollout_s(u: float) -> float:
-    """The time that a share u of DD-PPO's iterations exceed, for whoever makes such episodes."""
+    """The time that a share u of DD-PPO's iterations exceed, for workloads that make such episodes."""
     return min(43.5, 1.7 + 0.6 * (1 / math.sqrt(u) - 1))
 
 
@@ -400,18 +400,18 @@ def rollout_s(u: float) -> float:
 
 
 @dataclass(frozen=True)
-class Replay:
+class RecordedTimes:
     """What a trace shows, again: each rank computes as long as it did at that step.
 
     Each rank's first two steps, which warm up, are left out where there are more than four. A longer run goes through
     the recorded steps again and again. A rank that left no trace, or that only a larger world has, does as a recorded
-    one does, but some steps ahead of it: the two would be slow together otherwise.
+    one does, but some steps ahead of it; otherwise the two would be slow together.
     """
 
     lengths_s: dict[int, tuple[float, ...]]  #: for each recorded rank, how long its steps were
 
     @classmethod
-    def of(cls, trace: Trace) -> Replay:
+    def of(cls, trace: Trace) -> RecordedTimes:
         return cls({rank: tuple(step.compute_s for step in steady(r)) for rank, r in trace.ranks.items()})
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
@@ -425,20 +425,20 @@ class Replay:
 
 @dataclass(frozen=True)
 class Recorded:
-    """As in a recorded run: every rank computes as long as it did in `path` (see `outpace.record` and `Replay`).
+    """As in a recorded run: every rank computes as long as it did in `path` (see `outpace.record` and `RecordedTimes`).
 
     Read once, when the model is made; raises `TraceInvalid`. In a name with options ("trace:path=runs/x") the path
     cannot have a comma.
     """
 
     path: str = ""
-    _replay: Replay = field(init=False, repr=False, compare=False)
+    _times: RecordedTimes = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.path == "":
             raise InvalidRules("a recorded imbalance needs the directory of a recording, as in trace:path=runs/x")
         trace = read_trace(str(self.path))  # a name like 2024 comes as a number
-        object.__setattr__(self, "_replay", Replay.of(trace))
+        object.__setattr__(self, "_times", RecordedTimes.of(trace))
 
     def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
-        return self._replay.compute_s(rank, world, step, base_s)
+        return self._times.compute_s(rank, world, step, base_s)

@@ -1,7 +1,7 @@
 """Who this process is among the ranks, who shares its machine, and what it and its launcher tell each other.
 
-Owns reading what the launcher or torch.distributed says. Guesses nothing: what nobody says is asked of the other ranks,
-or reported as missing.
+Owns reading what the launcher or torch.distributed says. Guesses nothing: what is not said is found out from the
+other ranks, or reported as missing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MIN_RANKS = "OUTPACE_MIN_RANKS"  #: overrides the script's argument
 
 _OTHER_LAUNCHERS = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")  #: set by mpirun and srun
 _STORE_TIMEOUT = timedelta(seconds=20)
-_FINAL = (BelowQuorum, CannotRejoin, TrainingOver)  #: no new start of the rank can change these
+_FINAL = (BelowQuorum, CannotRejoin, TrainingOver)  #: no restart can change these
 _meetings = itertools.count()
 
 
@@ -194,7 +194,7 @@ def refuse_late_group(world: int) -> None:
     if world == 1 and now is not None and now.world > 1:
         raise OutpaceError(
             f"torch.distributed was initialised as rank {now.rank} of {now.world} after this DistributedOptimizer was "
-            "made, which trains alone because nothing spoke of other ranks. Call init_process_group() first"
+            "made, which trains alone because nothing indicated other ranks. Call init_process_group() first"
         )
 
 
@@ -208,7 +208,7 @@ def gather(place: Place, timeout_s: float) -> Gathering:
 
 
 def _settled(place: Place, store: MeetingStore, name: str, timeout_s: float) -> Place:
-    """What all ranks were told of their hosts; if one was not, what their machines are. So all come to the same."""
+    """The hosts that launchers named, if they did for every rank, else the machines. All ranks decide alike."""
     number = name.partition("/")[2]  # not the attempt: of a host that is started again, each launcher counts its own
     keys = [f"outpace/places/{number}/{rank}" for rank in range(place.world)]
     told = None if place.local_world is None and HOST not in os.environ else place.host
@@ -250,11 +250,11 @@ def joined_store() -> Any:
 
 # -- a rank and the launcher that supervises it: `outpace run`, and nobody else so far --------------------------------
 # The launcher says through the environment how it launches. A rank leaves in the launcher's store what that must
-# know to decide whether starting the rank again is of any use.
+# know to decide whether a restart can help.
 
 
 class Report:
-    """One life of one rank, as it tells it. Both sides have one."""
+    """What one life of a rank reports. Rank and launcher each have one."""
 
     def __init__(self, store: Any, rank: int, life: int) -> None:
         self._store, self._where = store, f"outpace/lives/{rank}/{life}"
@@ -271,13 +271,13 @@ class Report:
 
     @property
     def error(self) -> str:
-        """The name of an error that no new start can change, or nothing."""
+        """The name of an error that no restart can change, or an empty string."""
         key = f"{self._where}/error"
         return str(self._store.get(key).decode()) if self._store.check([key]) else ""
 
 
 def life() -> int:
-    """How often this rank was started; 1 also where nobody counts."""
+    """How often this rank was started; 1 where nobody counts."""
     return int(os.environ.get(LIFE, "1"))
 
 
@@ -292,7 +292,7 @@ def rules_of_launcher() -> dict[str, Any]:
 
 
 def tell_launcher(what: str) -> None:
-    """Tells the launcher that this rank has joined, finished or left a training, if there is one that listens."""
+    """Tells the launcher, if one listens, that this rank has joined, finished or left a training."""
     report = _own_report()
     if report is not None:
         report.add(what)

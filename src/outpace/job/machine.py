@@ -88,7 +88,7 @@ def _of_groups(proc: Path, groups: Path) -> Iterator[int]:
 
 
 def _along(top: Path, path: str, names: _Names) -> Iterator[int]:
-    """In a container, the path may be the host's, of which only the last group is to be seen, as the top."""
+    """In a container, the path may be the host's; only its last group is visible then, mounted as the top."""
     group = top / path.lstrip("/")
     for place in (group, *group.parents):
         limit, used = (_read(place / name).strip() for name in (names.limit, names.used))

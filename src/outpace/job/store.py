@@ -1,7 +1,7 @@
-"""The job's rendezvous store, as ranks use it while they start: each question is answered in time, or it is lost.
+"""The job's rendezvous store, as ranks use it while they start: a call is answered in time, or the store is lost.
 
 Its own timeouts do not bound it: a call hangs forever when the process that holds the store is stopped, and nothing
-can interrupt one. So each is made in a thread of its own, which is left to itself then.
+can interrupt it. So each call runs in a thread of its own, which is abandoned then.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class MeetingStore:
         self._inner = self._ask(functools.partial(self._connected, holds))
 
     def _connected(self, holds: bool) -> Any:
-        """As torch's own rendezvous does it, but with this timeout, and not waiting: who is missing is named later."""
+        """Like torch's own rendezvous, but with this timeout and without waiting: missing ranks are named later."""
         if self.address is None:
             return self._of_group.clone()
         holds = holds and self._of_group is None and self.ends_with_rank_0

@@ -61,7 +61,7 @@ def spawn(
         _refuse_what_has_no_name(fn)
     threads = {} if is_from_server else _threads_after_fork(env)
     store = open_store()
-    children: list[_Child] = []
+    children: list[_Spawned] = []
     try:
         for rank in range(ranks):
             environment = environment_of(rank, ranks, store.port, hosts) | (env or {}) | threads
@@ -85,7 +85,7 @@ def _refuse_what_has_no_name(fn: Callable[..., Any]) -> None:
         return  # a lock, which can be sent while a process is started and at no other time
 
 
-class _Child:
+class _Spawned:
     def __init__(self, process: Any, pipe: Connection, rank: int) -> None:
         self.process, self.pipe, self.rank = process, pipe, rank
         self.has_started = False  #: its process got as far as calling the function
@@ -106,7 +106,7 @@ def _context(fn: Callable[..., Any]) -> Any:
 
 
 def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
-    """One thread: OpenMP's own do not survive a fork, and whoever counts on them waits forever."""
+    """One thread: OpenMP's threads do not survive a fork, and a process that counts on them waits forever."""
     asked = (env or {}).get("OMP_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "1")
     if asked != "1":
         log.warning(
@@ -117,12 +117,12 @@ def _threads_after_fork(env: dict[str, str] | None) -> dict[str, str]:
     return {"OMP_NUM_THREADS": "1"}
 
 
-def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, environment: dict[str, str]) -> _Child:
+def _start(context: Any, fn: Callable[..., Any], args: Sequence[Any], rank: int, env: dict[str, str]) -> _Spawned:
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_child, args=(theirs, environment, fn, tuple(args)), name=f"rank {rank}")
+    process = context.Process(target=_child, args=(theirs, env, fn, tuple(args)), name=f"rank {rank}")
     process.start()
     theirs.close()
-    return _Child(process, ours, rank)
+    return _Spawned(process, ours, rank)
 
 
 def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any], args: tuple[Any, ...]) -> None:
@@ -152,7 +152,7 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     pipe.close()
 
 
-def _gather(children: list[_Child], is_from_server: bool) -> list[Any]:
+def _gather(children: list[_Spawned], is_from_server: bool) -> list[Any]:
     results: list[Any] = [None] * len(children)
     is_cold = False
     killed: list[str] = []
@@ -189,7 +189,7 @@ def _gather(children: list[_Child], is_from_server: bool) -> list[Any]:
     return results
 
 
-def _answer(child: _Child) -> bytes | None:
+def _answer(child: _Spawned) -> bytes | None:
     """What the rank sent before it ended. Its pipe alone does not tell that: processes it forked may hold it open."""
     try:
         return child.pipe.recv_bytes() if child.pipe.poll() else None
@@ -197,7 +197,7 @@ def _answer(child: _Child) -> bytes | None:
         return None
 
 
-def _check_started(child: _Child) -> None:
+def _check_started(child: _Spawned) -> None:
     """A rank that never started was not killed: no strategy can compensate for it."""
     if not child.has_started and child.process.exitcode > 0:
         raise RankFailed(
@@ -208,7 +208,7 @@ def _check_started(child: _Child) -> None:
         )
 
 
-def _end(children: list[_Child]) -> None:
+def _end(children: list[_Spawned]) -> None:
     for child in children:
         if child.process.is_alive():
             child.process.kill()

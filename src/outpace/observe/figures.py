@@ -181,7 +181,7 @@ def data_is_shared(trace: Trace) -> bool:
 
 @dataclass(frozen=True)
 class RankStats:
-    """What became of one rank's contributions."""
+    """How one rank's contributions fared."""
 
     rank: int
     state: str  #: active, syncing, finished or dead
@@ -201,7 +201,7 @@ class Stats:
     round: int  #: the open round, or the iteration nobody has published yet
     steps: int  #: steps of this rank
     waited_s: float  #: seconds this rank waited for others or reduced with them
-    last: str  #: what became of the last contribution of this rank, in words
+    last: str  #: how this rank's last contribution fared, in words
     grace_s: float  #: grace the next round would get
     ranks: tuple[RankStats, ...]
     staleness: dict[int, int]  #: rounds late -> how many contributions

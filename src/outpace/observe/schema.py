@@ -152,7 +152,7 @@ class Pause(NamedTuple):
 
 
 class Pausing(Record, frozen=True):
-    """A pause began, so that nobody who follows the run takes this rank for late."""
+    """A pause began: those who follow the run must not take this rank for late."""
 
     name: str = field(name="pausing")
     begin_ns: Count = field(name="begin")

@@ -99,7 +99,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True)
 class RankReport:
-    """What one rank tells of its training, besides what it recorded."""
+    """What one rank reports about its training, besides its recording."""
 
     samples: float
     curve: tuple[Point, ...]  #: of rank 0; seconds are counted from its own first step

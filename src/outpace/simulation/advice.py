@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean, median_low
 
 from outpace.errors import TraceInvalid
-from outpace.imbalance.models import Replay
+from outpace.imbalance.models import RecordedTimes
 from outpace.observe.figures import (
     apply_s,
     communication_s,
@@ -151,7 +151,7 @@ def replayed(trace: Trace, data: str) -> Scenario:
     return Scenario(
         ranks=trace.world,
         steps=max(2, min(steps, MOST_STEPS // trace.world)),
-        imbalance=Replay.of(trace),
+        imbalance=RecordedTimes.of(trace),
         payload_mb=trace.payload_bytes / 1e6,
         network=f"fixed:round_ms={communication_s(trace) * 1e3:.6f}",
         apply_ms=fmean(apply_s(trace).values()) * 1e3,

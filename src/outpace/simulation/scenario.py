@@ -106,7 +106,7 @@ class Scenario:
         return Speed(self.compute_ns(rank), round(self.apply_ms * 1e6))
 
 
-class Pool:
+class WorkLeft:
     """The micro-batches that are left: one pool for all ranks, or one for each. A step has `parts` of them."""
 
     def __init__(self, scenario: Scenario, parts: int) -> None:

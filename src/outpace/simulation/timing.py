@@ -28,12 +28,12 @@ from outpace.protocol.events import Event, Outcome
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.members import Tally
 from outpace.protocol.rules import Rules
-from outpace.simulation.scenario import Pool, Scenario
+from outpace.simulation.scenario import Scenario, WorkLeft
 from outpace.strategies import Strategy, strategy
 from outpace.strategies.base import After
 
-Progress = Callable[[int], None]  #: told of how many steps were made
-Watcher = Callable[[Event, Outcome], None]  #: told of each event and what it did
+Progress = Callable[[int], None]  #: called with the number of steps made
+Watcher = Callable[[Event, Outcome], None]  #: called with each event and its outcome
 
 BASELINE = "allreduce"  #: everybody waits for everybody, as DDP does
 NOTHING = Work()
@@ -111,7 +111,7 @@ class Run(ABC):
         self._strategy, self._scenario, self._world, self._progress = chosen, scenario, world, progress
         self._logs = [VirtualLog(world, rank, scenario.pace(rank)) for rank in range(scenario.ranks)]
         self._engines = [self._engine(log) for log in self._logs]
-        self._pool = Pool(scenario, scenario.microbatches if chosen.polls else 1)
+        self._pool = WorkLeft(scenario, scenario.microbatches if chosen.polls else 1)
         self._done = 0  # micro-batches that were taken in
         self._end_ns = 0  # when the figures were taken
         self._made: float = 0  # steps until then
@@ -170,7 +170,7 @@ class Run(ABC):
                 raise OutpaceError(f"rank {rank} waits forever {where}: please report this")
 
     async def _life(self, engine: Engine) -> None:
-        """One rank: it takes work, contributes what came of it, and leaves when there is no more."""
+        """One rank: takes work, contributes the result, and leaves when no work is left."""
         await engine.join()
         while self._take(engine):
             if self._pool.parts == 1:
@@ -280,7 +280,7 @@ class _TimedRun(Run):
         engine.leave()
 
 
-# -- what can be said of a scenario without any strategy --------------------------------------------------------------
+# -- what is known of a scenario without any strategy -----------------------------------------------------------------
 
 
 def ideal_throughput(scenario: Scenario) -> float:
@@ -334,7 +334,7 @@ class Standing:
         return run.throughput / self.ideal
 
     def fair_part(self, run: Timing) -> float:
-        """The slowest rank's contributions, as a part of its even share: 1 if it is heard like the others."""
+        """The slowest rank's contributions, as a part of its even share: 1 if it counts like the others."""
         return run.share(self.slowest) * self.scenario.ranks
 
     def measure(self) -> None:

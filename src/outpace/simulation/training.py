@@ -303,5 +303,5 @@ class _Rank:
         except (Exception, SystemExit) as error:
             raise RankFailed(f"simulated rank {self._rank} raised: {traceback.format_exc()}", self._rank) from error
         for engine in self.engines:
-            engine.leave()  # as at the end of a process; one that has finished already is not heard
+            engine.leave()  # as at the end of a process; ignored if it has finished already
         self.ended_ns = self._job.clock.now_ns

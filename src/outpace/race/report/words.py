@@ -240,7 +240,7 @@ def length(race: Race) -> str:
 
 
 def computing(race: Race) -> str:
-    """Whether the ranks' computing was real: whoever reads the times must know."""
+    """Whether the ranks really computed: readers of the times must know."""
     ms = race.settings.compute_ms
     if race.settings.is_emulated:
         return (
