@@ -1,8 +1,9 @@
 """`make scaling`: how outpace would grow to 1,024 hosts of 8 ranks, in simulated time, into docs/scaling.md.
 
-Only the store is measured, on this machine and in real processes; everything else is simulated with what came out
-there, by the strategy files that train for real. Each strategy runs three times: on the cluster, on one whose store and
-agents work in no time, and on ideal links. Between them lies what agents and links cost.
+Only the store and messages between agents are measured, on this machine and in real processes. Everything else is
+simulated with what came out there, by the strategy files that train for real. Each strategy runs three times: on the
+cluster, on one whose store and agents work in no time, and on ideal links. Between them lies what agents and links
+cost.
 """
 
 from __future__ import annotations
@@ -14,12 +15,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from bench import results_file, store_ops, store_times
+from bench import agent_messages, results_file, store_ops, store_times
 from bench.machine import machine
 from bench.page import environment
 from bench.run import Run
 from outpace.engines.virtual.agents import Load
-from outpace.engines.virtual.network import AGENT_US
 from outpace.simulation import SHARED, Scenario, Timing, simulate_timing
 
 HERE = Path(__file__).parent
@@ -65,8 +65,10 @@ def measure(run: Run) -> dict[str, Any]:
     """The store's times, and with them every strategy on every number of hosts. Blocks for some minutes."""
     store = store_times.measure(run)
     ops = store_ops.measure((2,) if run.quick else store_ops.HOSTS)
+    messages = agent_messages.measure(run)
+    agent_us = round((messages["send_us"]["median"] + messages["receive_us"]["median"]) / 2, 1)
     store_us = {name: round(store[f"{name}_s"]["median"] * 1e6, 1) for name in ("set", "get")}
-    network = f"cluster:store_set_us={store_us['set']},store_get_us={store_us['get']}"
+    network = f"cluster:store_set_us={store_us['set']},store_get_us={store_us['get']},agent_us={agent_us}"
     rows = []
     for compute_ms, worlds in (QUICK_STEPS if run.quick else STEPS).items():
         for hosts, steps in worlds.items():
@@ -74,7 +76,7 @@ def measure(run: Run) -> dict[str, Any]:
             rows += [_row(name, hosts, steps, compute_ms, network) for name in (LARGEST if hosts > 256 else STRATEGIES)]
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     measured = {"machine": machine(), "date": today, "quick": run.quick, "store": store, "ops": ops}
-    return {**measured, "network": network, "rows": rows}
+    return {**measured, "messages": messages, "network": network, "rows": rows}
 
 
 def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str) -> dict[str, Any]:
@@ -133,7 +135,6 @@ def page(results: dict[str, Any]) -> str:
             "imbalance": IMBALANCE,
             "payload_mb": PAYLOAD_MB,
             "least": LEAST,
-            "agent_us": f"{AGENT_US:g}",
         },
     )
     return text.strip() + "\n"

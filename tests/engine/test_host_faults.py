@@ -8,12 +8,14 @@ from itertools import product
 import pytest
 
 import outpace
+from outpace.protocol.shared_log import parent
 from tests.support import family, host_faults, ranks
 from tests.support.agreement import agree, contributions
 from tests.support.family import Board
 from tests.support.host_faults import Driver, agents_of
 
 WARM_UP, MORE = 30, 40  # steps of every rank before the fault, and of those who go on while it lasts
+FEW = 8  # where so many processes share the cores that 40 steps may take longer than a rank waits for its agent
 
 
 def run(what, strategy: str, ranks: int, hosts: int, fault: Callable[[Driver], None], tmp_path):
@@ -134,6 +136,32 @@ def stop_leader(driver: Driver) -> None:
     with driver.stopped(agents_of(driver.pids([0]))[:1]):
         driver.until_more(range(1, driver.world), MORE)
     driver.until_more(range(driver.world), MORE)
+
+
+def kill_relay(driver: Driver) -> None:
+    driver.kill(agents_of(driver.pids([1]))[:1])
+    driver.until_more(range(driver.world), MORE)
+
+
+def stop_relay(driver: Driver) -> None:
+    with driver.stopped(agents_of(driver.pids([1]))[:1]):
+        driver.until_more([0, *range(2, driver.world)], FEW)
+    driver.until_more(range(driver.world), MORE)
+
+
+def kill_leader_and_relay(driver: Driver) -> None:
+    driver.kill([*agents_of(driver.pids([0]))[:1], *agents_of(driver.pids([1]))[:1]])
+    driver.until_more(range(driver.world), MORE)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("fault", [kill_relay, stop_relay, kill_leader_and_relay])
+def test_a_host_that_passes_on_for_others_costs_no_round_and_doubles_none(fault, tmp_path):
+    """Hosts 9 and 10 are behind host 1: neither what they say nor what is written gets past it."""
+    assert [parent(0, place, 11) for place in range(1, 11)] == [0] * 8 + [1, 1]
+    reports = run(counting(11), "eager-majority", 11, 11, fault, tmp_path)
+    check_account(reports, steps_of(reports))
 
 
 def stop_leading_host(driver: Driver) -> None:

@@ -25,7 +25,8 @@ from tests.network.host import LINK, Host
 
 ROOT = Path(__file__).parents[2]
 NETWORK = "10.77.0"
-MOST_HOSTS = 9  #: torchrun numbers hosts in the order of their addresses as text: 10.77.0.10 is before 10.77.0.2
+FIRST_ADDRESS = 11  #: torchrun numbers hosts in the order of their addresses as text, so that all have two digits
+MOST_HOSTS = 40
 BRIDGE = "bridge"
 
 _serials = itertools.count()
@@ -41,7 +42,8 @@ class Hosts:
         self.bridge_namespace = name_of(serial, "bridge")
         self.directory = path_of(name_of(serial, "files"))  #: for what is to go with the hosts
         self._hosts = [
-            Host(i, name_of(serial, f"host{i}"), self.bridge_namespace, f"{NETWORK}.{i + 1}") for i in range(count)
+            Host(i, name_of(serial, f"host{i}"), self.bridge_namespace, f"{NETWORK}.{FIRST_ADDRESS + i}")
+            for i in range(count)
         ]
         self._watcher: subprocess.Popen[bytes] | None = None
 

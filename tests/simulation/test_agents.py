@@ -165,14 +165,13 @@ def test_a_row_without_named_readers_goes_to_all_hosts() -> None:
     assert between.rows_there_in_ns([3]) == 4_000_000
 
 
-def test_weights_that_all_may_read_fill_the_links_and_those_of_neighbours_do_not() -> None:
-    """Every host receives the rows of all ranks elsewhere, or those of at most two neighbours."""
+@pytest.mark.parametrize("strategy", ["ad-psgd:graph=ring", "dsgd-aau", "d-psgd"])
+def test_weights_go_to_the_hosts_of_neighbours_only(strategy: str) -> None:
+    """On a ring a host has two neighbours. A rank of `ad-psgd` publishes again when somebody swapped with it meanwhile;
+    to all hosts, its five steps would take 70 ms."""
     spec = "zero:ranks_per_host=2,gbps=8,store_set_us=1"
-    all_read, neighbours = (
-        load_of(run(name, hosts=8, each=2, network=spec, payload_mb=1.0)) for name in ("ad-psgd", "d-psgd")
-    )
-    assert all_read.link_busy_s >= 5 * 14 * 0.001
-    assert neighbours.link_busy_s <= 5 * 2 * 0.001 * 1.01
+    load = load_of(run(strategy, hosts=8, each=2, network=spec, payload_mb=1.0))
+    assert 0 < load.link_busy_s <= (2 if strategy.startswith("ad") else 1) * 5 * 2 * 0.001 * 1.01
 
 
 @pytest.mark.parametrize(("hosts", "each"), [(4, 1), (8, 2), (64, 1), (64, 4)])

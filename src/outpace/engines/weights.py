@@ -33,10 +33,12 @@ class PublishedWeights:
     async def publish(self, iteration: int, values: Tensors, readers: Collection[int] = (), notes: Notes = ()) -> bool:
         self._log.look()
         await self._until_row_is_read()
-        await self._memory.publish(self._published.next_row(self._rank), values, notes, readers)
+        rules = self._engine.rules
+        reading = readers or rules.neighbours.get(self._rank, ())
+        await self._memory.publish(self._published.next_row(self._rank), values, notes, reading)
         shelf = self._own_shelf
         generation, count = shelf.generation if shelf.current is None else self._based_on, shelf.count
-        hosts = address(self._engine.rules, readers)
+        hosts = address(rules, reading)
         covered = self._engine.draws.covered
         self._log.append(Publish(self._rank, self._log.incarnation, iteration, generation, hosts, covered))
         if self._own_shelf.count == count:

@@ -27,6 +27,7 @@ class Publishing:
     rows: of each rank; the more, the longer a publication can be read.
     freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, every
         `sync_every`-th only when all have; "path": when it links parts of `edges` that were not linked yet.
+    edges: who reads what whom publishes, if nobody else does.
     groups: an iteration is averaged in groups of about `group_size` ranks (None: about the square root of all), or by
         all in every `all_every`-th. Between hosts, only sums of a host travel then, and only within its group.
     max_age: of what is averaged, in iterations; 0 for any.
@@ -118,6 +119,15 @@ class Rules:
     def averages_hosts(self) -> bool:
         """Whether agents make the means of groups, from sums of hosts; else each rank reads the others' rows."""
         return self.publishes is not None and self.publishes.groups and len(set(self.hosts)) > 1
+
+    @cached_property
+    def neighbours(self) -> dict[int, set[int]]:
+        """By rank, who may read what it publishes without naming readers, where that is known: along `edges`."""
+        found: dict[int, set[int]] = {}
+        for pair in self.publishes.edges if self.publishes is not None else ():
+            for one, other in (pair, reversed(pair)):
+                found.setdefault(one, set()).add(other)
+        return found
 
     @property
     def published_rows(self) -> int:

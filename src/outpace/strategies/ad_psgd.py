@@ -34,8 +34,8 @@ class ADPSGD(Averaging):
     replica_type = RebasingReplica
 
     def rules(self, world: int) -> Rules:
-        topology.graph(self.graph, world, self.seed)
-        return self._sharing(world, Publishing(rows=3))
+        edges = topology.edges_of(topology.graph(self.graph, world, self.seed))
+        return self._sharing(world, Publishing(rows=3, edges=edges))
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         row = mixing_rows(self.graph, "metropolis", engine.world, self.seed)[engine.rank]

@@ -80,6 +80,9 @@ def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
         return False
     if isinstance(event, Snapshot):
         return host in ledger.without_snapshot()
+    if isinstance(event, Swap) and ledger.rules.neighbours:  # both ranks' rows are written
+        of, neighbours = ledger.hosts.of, ledger.rules.neighbours
+        return any(of[rank] == host for rank in neighbours[event.rank] | neighbours[event.peer])
     return not isinstance(event, Publish) or is_addressed(event.reader_hosts, host)
 
 
