@@ -43,10 +43,24 @@ def test_a_strategy_on_a_graph_does_load_what_it_needs() -> None:
     assert "networkx" in loaded_by(STEP.format(strategy="matcha"))
 
 
+WITHOUT = """
+import sys
+sys.modules["scipy"] = sys.modules["scipy.optimize"] = None
+{step}
+"""
+
+
+def test_a_strategy_that_needs_an_extra_says_how_to_install_it() -> None:
+    program = WITHOUT.format(step=STEP.format(strategy="matcha").replace("import torch", "import outpace, torch"))
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.stderr.splitlines()[-1].endswith("scipy is not installed: pip install 'outpace[gossip]'")
+    assert "NotInstalled" in done.stderr
+
+
 def test_every_public_name_is_there_and_no_error_or_strategy_is_missing() -> None:
     for name in outpace.__all__:
         assert getattr(outpace, name).__doc__ or name == "__version__", name
-    raised = {name for name, found in vars(errors).items() if isinstance(found, type)}
+    raised = {name for name, found in vars(errors).items() if isinstance(found, type) and issubclass(found, Exception)}
     assert raised <= set(outpace.__all__)
     makers = {maker for maker in registry.STRATEGIES.values() if isinstance(maker, type)}
     assert makers <= {getattr(strategies, name) for name in strategies.__all__}

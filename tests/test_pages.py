@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,32 +11,10 @@ import pytest
 import torch
 
 import outpace
-from outpace.cli import parser_of
+from tests.support.pages import PAGES, ROOT, blocks
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 LONGEST = 30  #: words of a sentence
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-
-
-def blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-
-
-def commands(page: Path) -> list[str]:
-    """Lines of indented blocks, and code in sentences, that call `outpace`. `outpace run` alone is just a name."""
-    text = page.read_text(encoding="utf-8")
-    lines = re.findall(r"^    (.*)$", text, re.MULTILINE) + re.findall(r"`([^`\n]+)`", text)
-    found = (line.partition(" #")[0].strip() for line in lines if re.match(r"outpace \S+ ", line))
-    return [re.sub(r"\b[NP]\b", "2", line) for line in found]
-
-
-def is_taken(arguments: list[str]) -> bool:
-    try:
-        parser_of(*arguments[:1]).parse_args(arguments)
-    except SystemExit as end:  # --help ends with 0
-        return end.code == 0
-    return True
 
 
 def sentences(page: Path) -> Iterator[str]:
@@ -66,10 +43,10 @@ def test_every_piece_of_python_compiles(page: Path) -> None:
 
 
 @every_page
-def test_every_command_is_one_that_the_parser_takes(page: Path) -> None:
-    for line in commands(page):
-        if "COMMAND" not in line:
-            assert is_taken(shlex.split(line)[1:]), line
+def test_every_test_that_a_page_names_is_there(page: Path) -> None:
+    named = set(re.findall(r"`((?:tests/[\w/]*)?test_\w+\.py)`", page.read_text(encoding="utf-8")))
+    files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
+    assert [name for name in named if not any(file.endswith(f"/{name}") or file == name for file in files)] == []
 
 
 def test_every_variable_of_the_environment_is_explained() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class OutpaceError(RuntimeError):
     """Base of every error outpace raises on its own account."""
@@ -69,3 +72,19 @@ class InvalidRules(OutpaceError, ValueError):
 
 class UnknownName(OutpaceError, ValueError):
     """No strategy, imbalance or workload has this name."""
+
+
+class NotInstalled(OutpaceError, ModuleNotFoundError):
+    """A package that only some need is missing. The message has the command that installs it."""
+
+
+@contextmanager
+def extra(name: str) -> Iterator[None]:
+    """Around imports of packages that come with `pip install outpace[NAME]`: says so where they are missing."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or name).partition(".")[0]
+        if package == "outpace":
+            raise
+        raise NotInstalled(f"{package} is not installed: pip install 'outpace[{name}]'", name=package) from None

@@ -15,10 +15,9 @@ from typing import Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from outpace.errors import OutpaceError
+from outpace.errors import OutpaceError, extra
 from outpace.frameworks import (
     draws_from_pool,
-    missing,
     model_of,
     refuse_options_of_ddp,
     refuse_second_life,
@@ -26,11 +25,9 @@ from outpace.frameworks import (
 )
 from outpace.optimizer import DistributedOptimizer
 
-try:
+with extra("lightning"):
     from lightning.fabric.strategies import STRATEGY_REGISTRY, DDPStrategy
     from lightning.fabric.strategies.strategy import _BackwardSyncControl
-except ModuleNotFoundError as error:
-    raise missing("lightning", error) from None
 
 
 class OutpaceStrategy(DDPStrategy):

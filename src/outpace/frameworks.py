@@ -58,11 +58,6 @@ def draws_from_pool(loader: Any) -> bool:
     return any(isinstance(part, FromPool | SharedStream) for part in parts)
 
 
-def missing(extra: str, error: ModuleNotFoundError) -> ModuleNotFoundError:
-    name = (error.name or extra).partition(".")[0]
-    return ModuleNotFoundError(f"{name} is not installed: pip install 'outpace[{extra}]'", name=name)
-
-
 def refuse_second_life(framework: str) -> None:
     """Raises in a rank that `outpace run` has started again, which would wait for the others' group for ever."""
     if life() > 1:

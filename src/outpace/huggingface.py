@@ -14,17 +14,15 @@ from torch.nn import Module
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from outpace.errors import OutpaceError
-from outpace.frameworks import draws_from_pool, missing, model_of, refuse_second_life, sort_options
+from outpace.errors import OutpaceError, extra
+from outpace.frameworks import draws_from_pool, model_of, refuse_second_life, sort_options
 from outpace.optimizer import DistributedOptimizer
 
-try:
+with extra("huggingface"):
     from accelerate import Accelerator
     from accelerate.data_loader import prepare_data_loader
     from accelerate.utils import DistributedType
     from transformers import Trainer
-except ModuleNotFoundError as error:
-    raise missing("huggingface", error) from None
 
 log = logging.getLogger("outpace")
 

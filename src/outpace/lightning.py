@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from outpace.errors import extra
 from outpace.frameworks import (
     draws_from_pool,
-    missing,
     numbered,
     refuse_options_of_ddp,
     refuse_second_life,
@@ -20,11 +20,9 @@ from outpace.frameworks import (
 )
 from outpace.optimizer import DistributedOptimizer
 
-try:
+with extra("lightning"):
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
     from lightning.pytorch.utilities.model_helpers import is_overridden
-except ModuleNotFoundError as error:
-    raise missing("lightning", error) from None
 if TYPE_CHECKING:
     import lightning.pytorch as pl
 

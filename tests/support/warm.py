@@ -20,10 +20,11 @@ from tests.support.processes import hear_ctrl_c
 
 class Warm:
     """An `outpace` command in a session of its own, whose ranks are forks of it. What it writes is in `stdout` and
-    `stderr` of the directory. Has what tests need of a `subprocess.Popen`."""
+    `stderr` of the directory; it runs in `where`. Has what tests need of a `subprocess.Popen`."""
 
-    def __init__(self, arguments: Sequence[str], directory: Path) -> None:
-        self._process = multiprocessing.get_context("forkserver").Process(target=_command, args=(arguments, directory))
+    def __init__(self, arguments: Sequence[str], directory: Path, where: Path | None = None) -> None:
+        given = (arguments, directory, where or Path.cwd())
+        self._process = multiprocessing.get_context("forkserver").Process(target=_command, args=given)
         self._process.start()
         self.pid = self._process.pid
         self.kill = self._process.kill
@@ -37,8 +38,9 @@ class Warm:
         return self._process.exitcode
 
 
-def _command(arguments: Sequence[str], directory: Path) -> None:
+def _command(arguments: Sequence[str], directory: Path, where: Path) -> None:
     os.setsid()
+    os.chdir(where)
     hear_ctrl_c()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server does not hear it
     for name, number in (("stdout", 1), ("stderr", 2)):

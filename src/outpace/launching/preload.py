@@ -6,16 +6,17 @@ launcher, and every rank with the server: so none of them outlives a launcher th
 
 from __future__ import annotations
 
-import networkx
-import scipy.optimize
+from contextlib import suppress
+
+import networkx  # noqa: F401
 import torch
 
 import outpace
 from outpace.launching.leash import die_with_parent
 
 die_with_parent()
+with suppress(ModuleNotFoundError):  # an extra
+    import scipy.optimize  # noqa: F401
 for name in outpace.__all__:
     getattr(outpace, name)  # imports what it is made of
 torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.0)
-
-__all__ = ["networkx", "scipy"]

@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import product
 from typing import TYPE_CHECKING, TypeAlias
 
-from outpace.errors import InvalidRules
+from outpace.errors import InvalidRules, extra
 from outpace.mixing.schedules import generator
 from outpace.mixing.topology import Edge, Row, best_edge_weight, edges_of, graph
 
@@ -121,7 +121,9 @@ def mixing_weight(matchings: Sequence[Sequence[Edge]], p: Sequence[float], world
     E[L^2] = E[L]^2 + 2 sum p_m (1 - p_m) L_m.
     """
     import numpy as np
-    from scipy.optimize import minimize_scalar
+
+    with extra("gossip"):
+        from scipy.optimize import minimize_scalar
 
     if not matchings:
         return 0.0, 0.0
@@ -243,7 +245,9 @@ def _second(matrix: Matrix) -> tuple[float, list[Matrix]]:
 def _under_cuts(cuts: Matrix, total: float) -> tuple[Matrix, float]:
     """The p within the budget whose lowest cut is highest, and how high it is: no lambda_2 can be above."""
     import numpy as np
-    from scipy.optimize import linprog
+
+    with extra("gossip"):
+        from scipy.optimize import linprog
 
     rows, count = cuts.shape
     height = np.ones((rows, 1))
