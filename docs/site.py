@@ -61,7 +61,8 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
             return link[0]
         outside = os.path.normpath(Path("docs") / path)
         if outside.startswith("examples" + os.sep):
-            return f"[{link['text']}]({os.path.relpath(outside, here)}.md)"
+            shown = outside.replace("README.md", "index") + ".md"
+            return f"[{link['text']}]({os.path.relpath(shown, here)})"
         return f"{link['text']} (`{outside}`)" if link["text"] != Path(outside).name else f"`{outside}`"
 
     return _LINK.sub(mended, markdown)
@@ -143,9 +144,9 @@ def _class_of(value: object) -> type:
 
 
 def _commands() -> str:
-    from outpace.cli import COMMANDS, parser_of
+    from outpace.cli.parser import command_line
 
-    parser = parser_of(*COMMANDS)
+    parser = command_line()
     (commands,) = (action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     parts = ["# Commands", _console(parser)]
     for name, command in commands.choices.items():

@@ -1,11 +1,20 @@
 import subprocess
 import sys
+from importlib import import_module
 
 import pytest
 
 import outpace
-from outpace.cli import COMMANDS, main, parser_of
+from outpace.cli import catalogue, main, parser, race, simulate
+from outpace.cli.parser import command_line
 from outpace.job import machine
+from outpace.launching import child
+from outpace.launching.supervisor import Job
+from outpace.race.run import SYSTEMS
+from outpace.simulation.scenario import DATA
+
+(_added,) = command_line()._subparsers._group_actions
+COMMANDS = _added.choices  #: by name: what parses its options
 
 
 def complaint(capsys, *argv):
@@ -104,14 +113,13 @@ def test_python_m_outpace_is_the_command():
     assert done.stdout == f"outpace {outpace.__version__}\n"
 
 
-def test_help_and_version_do_not_import_torch_and_no_command_shows_help():
-    for arguments, words in (([], "usage: outpace"), (["--help"], "usage: outpace"), (["--version"], "outpace ")):
-        code = (
-            f"import sys, outpace.cli\ntry: outpace.cli.main({arguments})\nfinally: assert 'torch' not in sys.modules"
-        )
-        shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-        assert (shown.returncode, shown.stderr) == (0, "")
-        assert shown.stdout.startswith(words)
+def test_help_versions_and_mistakes_of_all_commands_do_not_import_torch():
+    asked = [[], ["--help"], ["--version"], *([name, "--help"] for name in COMMANDS), ["race", "--ranks", "0"]]
+    each = "\n".join(f"with suppress(SystemExit): outpace.cli.main({arguments})" for arguments in asked)
+    code = f"import sys\nfrom contextlib import suppress\nimport outpace.cli\n{each}\nprint(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert shown.stdout.count("usage: outpace") == 2 + len(COMMANDS)
+    assert not {"torch", "numpy", "rich"} & set(shown.stdout.splitlines()[-1].split())
 
 
 def test_ctrl_c_while_a_command_loads_ends_it_without_a_traceback(monkeypatch, capsys):
@@ -124,18 +132,32 @@ def test_ctrl_c_while_a_command_loads_ends_it_without_a_traceback(monkeypatch, c
     assert capsys.readouterr() == ("", "")
 
 
-def test_the_overview_says_of_each_command_what_the_command_says():
-    def overview(parser):
-        (commands,) = parser._subparsers._group_actions
-        return [(action.dest, action.help) for action in commands._choices_actions]
-
-    assert overview(parser_of()) == overview(parser_of(*COMMANDS))
-
-
 def test_every_option_is_explained_in_a_sentence():
-    (commands,) = parser_of(*COMMANDS)._subparsers._group_actions
-    for name, parser in commands.choices.items():
-        for action in parser._actions:
+    for name, options in COMMANDS.items():
+        for action in options._actions:
             if action.dest != "help":
-                assert action.help[0].isupper() or action.help.startswith("balanced"), (name, action.help)
+                assert action.help[0].isupper(), (name, action.help)
                 assert action.help.endswith("."), (name, action.help)
+
+
+def test_every_command_has_a_function_that_runs_it():
+    for name, options in COMMANDS.items():
+        file, _, function = options.get_default("runs").partition(".")
+        assert callable(getattr(import_module(f"outpace.cli.{file}"), function)), name
+
+
+def test_what_is_said_of_defaults_is_what_other_layers_have():
+    typed = command_line().parse_args
+    assert race._settings(typed(["race"])) == race.USUAL
+    assert simulate._scenario(typed(["simulate"])) == simulate.USUAL
+    assert simulate.ON_HOSTS == parser.ON_HOSTS
+    assert parser.RACED.split(",") == list(SYSTEMS)
+    assert parser.SIMULATED.split(",") == list(simulate.SYSTEMS)
+    assert parser.BASELINE == simulate.BASELINE
+    assert parser.DATA == DATA
+    assert set(parser.NAMES) == set(catalogue.CATALOGUE)
+    run, usual = typed(["run", "-n", "1", "train.py"]), Job(1, ())
+    assert (run.max_restarts, run.stop_within) == (usual.max_restarts, usual.stop_within_s)
+    said = (f"after {child.FIRST_S} s", f"up to {child.LONGEST_S:g} s", f"a life of {child.HEALTHY_S:g} s")
+    assert all(words in " ".join(parser.RESTARTING.split()) for words in said)
+    assert f"{child.WINDOW_S / 60:g} minutes" in COMMANDS["run"].format_help()

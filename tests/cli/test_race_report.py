@@ -1,5 +1,8 @@
 """The table at the end of a race, in eighty columns."""
 
+from dataclasses import replace
+
+import pytest
 from rich.console import Console
 
 from outpace.cli.race import print_report, table
@@ -22,6 +25,22 @@ def lines_of(renderable, width=80):
     with console.capture() as captured:
         console.print(renderable)
     return captured.get().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("settings", "imbalance"),
+    [
+        ({}, "none"),
+        ({"imbalance": "random:k=1"}, "random:k=1"),
+        ({"workload": "sequences:stride=4"}, "lengths"),
+        ({"workload": "sequences", "data": "balanced"}, "none"),
+        ({"workload": "rollouts", "imbalance": "slow"}, "roll-outs and slow"),
+        ({"script": "train.py"}, "the script's own"),
+    ],
+)
+def test_the_title_names_what_is_uneven_also_by_nature(settings, imbalance):
+    title = lines_of(table(replace(RACE, settings=Settings(ranks=1, compute_ms=0, **settings))))[0]
+    assert title.strip().endswith(f"1 rank, imbalance {imbalance}")
 
 
 def test_sixty_columns_do_not_shrink_names():

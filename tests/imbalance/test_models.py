@@ -5,7 +5,7 @@ import random
 import pytest
 
 from outpace.errors import InvalidRules, UnknownName
-from outpace.imbalance import Balanced, RandomRanks, imbalance, names, table
+from outpace.imbalance import Balanced, RandomRanks, imbalance, names
 
 ALONE = [name for name in names() if name != "trace"]  # a trace needs its file
 SEEDED = [name for name in ALONE if hasattr(imbalance(name), "seed")]
@@ -126,8 +126,3 @@ def test_bad_options_are_named(text, message):
 def test_an_unknown_name_lists_the_known_ones():
     with pytest.raises(UnknownName, match=r"no imbalance is called 'randon'; did you mean random"):
         imbalance("randon")
-
-
-def test_the_table_has_a_sentence_for_every_name():
-    assert sorted(name for name, _ in table()) == names()
-    assert all(line.endswith(".") for _, line in table())

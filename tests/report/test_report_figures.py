@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
+import plotly.graph_objects as plotly
 import pytest
 
 from outpace.observe.schema import RankTrace, Trace
@@ -26,6 +27,19 @@ def by_system(figure: dict) -> dict[str, list[dict]]:
     for trace in figure["data"]:
         found.setdefault(trace["meta"], []).append(trace)
     return found
+
+
+def test_plotly_knows_every_option_of_every_chart(usual):
+    """Its Python half checks what the page hands to its JavaScript half."""
+    race, traces = usual
+    shown = window(next(iter(traces.values())), 1.0)
+    charts = [report_charts.metric_curves(race), report_charts.loss_curves(race), report_charts.target_bars(race)]
+    charts += [report_charts.staleness_bars(race), timeline_figure(shown, looks(race)["ddp"], 1.0)]
+    charts += [*report_charts.waiting_charts(race).values(), *report_charts.share_charts(race).values()]
+    for chart in charts:
+        plotly.Figure(chart)
+    with pytest.raises(ValueError, match="Invalid property"):
+        plotly.Figure({"data": [{"type": "bar", "colour": "red"}]})
 
 
 def test_every_system_has_one_colour_in_all_charts(usual):

@@ -10,7 +10,7 @@ from outpace.engines.virtual.agents import Agents, Load
 from outpace.engines.virtual.clock import Clock
 from outpace.engines.virtual.network import network
 from outpace.simulation import Scenario, Timing, full_round_s, simulate_timing, simulate_training
-from outpace.strategies import table as strategies
+from outpace.strategies import names
 from outpace.workloads import workload
 
 MB = 1_000_000
@@ -234,7 +234,7 @@ def test_a_round_takes_at_least_what_is_said_of_it() -> None:
     assert timing.seconds >= 5 * (0.1 + full_round_s(scenario))
 
 
-@pytest.mark.parametrize("strategy", [name for name, _ in strategies()])
+@pytest.mark.parametrize("strategy", names())
 def test_every_strategy_comes_to_its_end_and_again_to_the_same(strategy: str) -> None:
     scenario = Scenario(ranks=6, steps=8, imbalance=UNEVEN, network="cluster:ranks_per_host=2")
     timing = simulate_timing(strategy, scenario)

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from outpace.cli.comparison import column_notes, notes_grid, speedup, standing_json, standing_table, watcher
-from outpace.cli.parser import add_data, add_quiet, paragraph
 from outpace.cli.trace import ms
 from outpace.observe.reader import read_trace
 from outpace.observe.schema import Trace
@@ -20,25 +19,6 @@ from outpace.simulation import Scenario, Timing, simulate_timing
 from outpace.simulation.advice import COMPARED, STAY, Advice, advise, data_of, possible, replayed
 from outpace.simulation.scenario import SHARED
 from outpace.version import __version__
-
-DESCRIPTION = """
-Reads what a run recorded, says how much of its time its ranks waited for each other, and replays their computing in
-simulated time under each strategy, and with data that are shared or cut into batches of equal cost. Ends with one
-recommendation and its reasons, which may be to change nothing. Whether ranks had data of their own or one pool is seen
-from their numbers of steps, unless you say --data; whether lengths make steps slow, from step(samples=tokens).
-A run is recorded by outpace.record(optimizer, "runs/x") in a loop with torch's DDP, or by DistributedOptimizer(...,
-log_dir="runs/x").
-"""
-
-
-def add(commands: Any) -> None:
-    about = "what a recorded run loses to waiting, and what would help"
-    parser = commands.add_parser("advise", help=about, description=paragraph(DESCRIPTION))
-    parser.add_argument("path", metavar="TRACE", help="The directory of the recording, or one rank's file.")
-    add_data(parser, None)
-    parser.add_argument("--json", action="store_true", help="Prints one JSON document instead of words.")
-    add_quiet(parser)
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

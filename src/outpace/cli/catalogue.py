@@ -16,8 +16,7 @@ from functools import partial
 from inspect import cleandoc, getdoc, signature
 from typing import Any, NamedTuple
 
-from outpace.cli.parser import listing, paragraph
-from outpace.cli.simulate import ABOUT_NETWORKS
+from outpace.cli.parser import NAMES, listing, paragraph
 from outpace.codecs import CODECS
 from outpace.engines.virtual.network import NETWORKS
 from outpace.imbalance import IMBALANCES
@@ -27,13 +26,23 @@ from outpace.workloads import WORKLOADS
 
 Makers = Mapping[str, Callable[..., Any]]
 
+_MAKERS: dict[str, Makers] = {
+    "strategies": STRATEGIES,
+    "imbalances": IMBALANCES,
+    "networks": NETWORKS,
+    "workloads": WORKLOADS,
+    "codecs": CODECS,
+}
 #: by command: what one of them is called, and who makes it
-CATALOGUE: dict[str, tuple[str, Makers]] = {
-    "strategies": ("strategy", STRATEGIES),
-    "imbalances": ("imbalance", IMBALANCES),
-    "networks": ("network", NETWORKS),
-    "workloads": ("workload", WORKLOADS),
-    "codecs": ("codec", CODECS),
+CATALOGUE = {command: (NAMES[command], makers) for command, makers in _MAKERS.items()}
+ABOUT_NETWORKS = {
+    "host": "One small machine, in whose memory all ranks meet.",
+    "zero": "Communication takes no time.",
+    "fixed": "A round takes the same time, whatever its size.",
+    "ethernet": "Servers, with Ethernet between them.",
+    "infiniband": "Servers, with InfiniBand between them.",
+    "cluster": "Ethernet as outpace uses it itself: the log in one of torch's stores, a ring for sums, and rows that "
+    "are sent when they are published.",
 }
 EVERYWHERE = {"seed": "Of what is drawn at random, the same on all ranks."}
 _OPTIONS = re.compile(r"(?:^|(?<=[.;] ))((?:[a-z][a-z_0-9]*, )*[a-z][a-z_0-9]*): ", re.MULTILINE)
@@ -57,16 +66,8 @@ class Entry(NamedTuple):
     options: dict[str, Option]
 
 
-def add(commands: Any) -> None:
-    for command, (one, _) in CATALOGUE.items():
-        about = f"every {one}, or one with its options and their defaults"
-        parser = commands.add_parser(command, help=about, description=f"Shows {about}.")
-        parser.add_argument("name", nargs="?", metavar="NAME", help=f"Shows this {one}; without it, all are listed.")
-        parser.add_argument("--json", action="store_true", help="Prints one JSON document instead of text.")
-        parser.set_defaults(run=partial(run, command))
-
-
-def run(command: str, arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    command = arguments.command
     names = list(CATALOGUE[command][1]) if arguments.name is None else [arguments.name]
     found = [entry(command, name) for name in names]
     if arguments.json:

@@ -16,14 +16,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from outpace.cli.parser import at_least_one, paragraph
 from outpace.engines.arena import arena
 from outpace.engines.arena.arena import amount
 from outpace.engines.arena.open import plan_of
@@ -31,11 +30,6 @@ from outpace.job.machine import available_bytes, cores
 from outpace.strategies import strategy as by_name
 from outpace.version import __version__
 
-DESCRIPTION = """
-Says what this machine offers to training: processors, memory, how ranks can share it, devices, the network. With
---parameters, also whether a model of that size fits. The exit code is 1 if training could not start here; what to
-change is said beside it.
-"""
 USUAL_PARAMETERS = 25_000_000  #: as ResNet-50 has
 _OPEN = "import os, sys; os.close(os.open(sys.argv[1], os.O_RDWR))"
 
@@ -51,42 +45,6 @@ class Finding(NamedTuple):
     state: State
     what: str
     fix: str = ""
-
-
-def add(commands: Any) -> None:
-    about = "what this machine offers to training, and what to change"
-    parser = commands.add_parser("doctor", help=about, description=paragraph(DESCRIPTION))
-    option = parser.add_argument
-    option("--parameters", type=number_of_parameters, metavar="N", help="Your model has so many, such as 350M or 1.5B.")
-    option(
-        "--ranks",
-        type=at_least_one,
-        metavar="N",
-        help="So many ranks are to run on this machine (default: one a processor).",
-    )
-    option(
-        "--strategy",
-        default="eager-majority",
-        metavar="NAME",
-        help="Checks what this strategy needs (default: %(default)s).",
-    )
-    option("--json", action="store_true", help="Prints one JSON document instead of a table.")
-    parser.set_defaults(run=run)
-
-
-def number_of_parameters(text: str) -> int:
-    """
-    >>> number_of_parameters("1.5B")
-    1500000000
-    """
-    factor = {"K": 10**3, "M": 10**6, "B": 10**9}.get(text[-1:].upper(), 1)
-    try:
-        number = round(float(text if factor == 1 else text[:-1]) * factor)
-    except (ValueError, OverflowError):
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number of parameters, as 25000000, 350M or 1.5B")
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -21,82 +21,20 @@ from rich.table import Table
 from rich.text import Text
 
 from outpace.cli.comparison import NAME_WIDTH, Fitting, notes_grid, replay
-from outpace.cli.parser import add_comparison, add_data, add_settings, at_least_one, quantity
 from outpace.cli.watch import line, view
 from outpace.errors import InvalidRules
-from outpace.imbalance import table as imbalance_table
 from outpace.observe.live import Follower
 from outpace.race import directory
 from outpace.race.directory import plain
 from outpace.race.report.page import write
+from outpace.race.report.table import counted
 from outpace.race.report.words import target_text, verdict
 from outpace.race.result import Entry, Race, Settings
 from outpace.race.run import SCRIPT_SYSTEMS, SYSTEMS, Turn, Watch, check, run_race, steps_of
-from outpace.race.systems import table as system_table
-from outpace.workloads import table as workload_table
 
-DESCRIPTION = """
-Trains a workload under torch's own systems and under outpace's strategies, one after the other, in real processes on
-this machine; shows who is late while it runs, and at the end how long each took, how long its ranks waited and how good
-its model is. All of it is kept in a run directory, with a report to open in a browser.
-"""
-EPILOG = """
-Unless --compute-ms is 0, computing is emulated, because the ranks cannot all compute at once on a few cores: a step
-makes its real data and forward pass, sleeps, and runs its real backward pass in time. Options follow a
-name: --strategies ddp,eager:quorum=3,late=drop --imbalance random:k=1,delay_ms=200
-"""
-SCRIPT = """
-A script of your own (--script train.py -- its arguments) runs once for each strategy, whichever its
-DistributedOptimizer names. If it calls step(loss=...), the loss is drawn.
-"""
-REPORT = "Makes the report of a race again from its run directory: one HTML file that needs nothing else."
 USUAL = Settings()
 LINE_EVERY_S = 10.0  #: how often a log gets a line about a running system
 LOOK_EVERY_S = 0.25
-
-
-def add(commands: Any) -> None:
-    tables = {"workloads": workload_table(), "systems": system_table(), "imbalance models": imbalance_table()}
-    about = "train under several strategies on this machine, and see who wins"
-    parser = add_comparison(commands, "race", about, DESCRIPTION, tables, EPILOG, SCRIPT)
-    _add_options(parser)
-    parser.set_defaults(run=run)
-
-
-def add_report(commands: Any) -> None:
-    parser = commands.add_parser("report", help="make the report of a race again", description=REPORT)
-    parser.add_argument("run_dir", metavar="RUN_DIR", help="The directory of the race, as `outpace race` printed it.")
-    parser.set_defaults(run=write_report)
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    option = parser.add_argument
-    option("--workload", default=USUAL.workload, metavar="NAME", help="Trains this workload (default: %(default)s).")
-    option("--script", metavar="FILE", help="Trains with a script of your own instead.")
-    option("arguments", nargs="*", metavar="ARGUMENT", help="An argument for the script, after --.")
-    add_settings(
-        parser,
-        USUAL,
-        SYSTEMS,
-        ranks="Starts N processes",
-        compute="Emulates a mean step of MS milliseconds; 0 computes for real",
-        strategies="Compares these systems, separated by commas",
-        seed="data, model and imbalance",
-    )
-    option(
-        "--epochs", type=quantity("epochs"), metavar="N", help="Trains for N epochs (default: as suits the workload)."
-    )
-    option("--rounds", type=at_least_one, metavar="N", help="Trains for N mini-batches of each rank instead.")
-    option("--seconds", type=quantity("seconds"), metavar="S", help="Trains each system for S seconds instead.")
-    add_data(parser, USUAL.data)
-    option(
-        "--target", type=float, metavar="M", help="Measures the time to this metric (default: 98%% of what DDP learns)."
-    )
-    about = "Runs each system N times, with other seeds (default: %(default)d)."
-    option("--repeat", type=at_least_one, default=1, metavar="N", help=about)
-    about = "Finds each system's own learning rate first, in simulated time, on another seed."
-    option("--tune", action="store_true", help=about)
-    option("--run-dir", metavar="DIR", help="Keeps everything in this directory (default: runs/race-DATE-TIME).")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -269,7 +207,7 @@ def print_report(race: Race, report: Path) -> None:
 def table(race: Race) -> Table:
     s = race.settings
     computing = f", {s.compute_ms:g} ms of computing emulated" if s.is_emulated else ""
-    title = f"{s.trains}, {s.ranks} ranks, imbalance {s.imbalance}{computing}"
+    title = f"{s.trains}, {counted(s.ranks, 'rank')}, imbalance {s.uneven}{computing}"
     grid = Fitting(title=title, title_style="bold", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     widest = max(len(entry.title.partition(":")[0]) for entry in race.entries)
     grid.add_column("system", overflow="fold", min_width=min(NAME_WIDTH, widest))

@@ -1,4 +1,4 @@
-"""`outpace simulate`: which strategy would be faster on a cluster one describes. Owns its options and their checks."""
+"""`outpace simulate`: which strategy would be faster on a cluster one describes. Owns the checks of its options."""
 
 from __future__ import annotations
 
@@ -24,76 +24,21 @@ from outpace.cli.comparison import (
     standing_table,
     watcher,
 )
-from outpace.cli.parser import add_comparison, add_data, add_settings, at_least_one, megabytes, milliseconds
 from outpace.data.balanced import EqualCosts
-from outpace.engines.virtual.network import NETWORKS, network
+from outpace.engines.virtual.network import network
 from outpace.errors import InvalidRules
-from outpace.imbalance import table as imbalance_table
 from outpace.race.report.table import counted
 from outpace.simulation import BASELINE, Scenario, Standing, Timing, Training, simulate_timing, simulate_training
 from outpace.simulation.timing import full_round_s
 from outpace.strategies import strategy
-from outpace.strategies import table as strategy_table
 from outpace.version import __version__
 from outpace.workloads import Workload, workload
-from outpace.workloads import names as workload_names
 from outpace.workloads.base import LOSS
 
-DESCRIPTION = """
-Runs strategies through a cluster that you describe, in simulated time, and shows which would be faster and who would
-wait. Nothing is sent, and without --workload nothing is computed: a step takes what --compute-ms and --imbalance say, a
-round what --network makes of --payload-mb (LogGP: latency, overhead and gap per byte, between hosts and inside of
-them). The strategies are the very code that trains for real, and so is every decision on who is in which round. On a
-cluster (--hosts) what ranks say goes through a store, as with torchrun on several hosts: then its load is shown, too.
-"""
-EPILOG = "Options follow the name: --imbalance slow:k=2,factor=3 --network ethernet:gbps=100,ranks_per_host=4"
-
-ABOUT_NETWORKS = {
-    "host": "One small machine, in whose memory all ranks meet.",
-    "zero": "Communication takes no time.",
-    "fixed": "A round takes the same time, whatever its size.",
-    "ethernet": "Servers, with Ethernet between them.",
-    "infiniband": "Servers, with InfiniBand between them.",
-    "cluster": "Ethernet as outpace uses it itself: the log in one of torch's stores, a ring for sums, and rows that "
-    "are sent when they are published.",
-}
 SYSTEMS = (BASELINE, "eager-majority", "eager-solo", "auto")  #: unless one asks for others
 USUAL = Scenario(imbalance="random:k=1,delay_ms=200")
 ON_HOSTS = "cluster"  #: the network, unless one asks for another
 LONGEST_NS = 2**61  #: of a run: simulated time is counted in 64 bits
-
-
-def add(commands: Any) -> None:
-    about = "which strategy would be faster on a cluster you describe"
-    networks = [(name, _about_network(name)) for name in NETWORKS]
-    tables = {"strategies": strategy_table(), "imbalance models": imbalance_table(), "networks": networks}
-    parser = add_comparison(commands, "simulate", about, DESCRIPTION, tables, EPILOG)
-    size = add_settings(
-        parser,
-        USUAL,
-        SYSTEMS,
-        ranks="Simulates N ranks",
-        compute="Lets an undisturbed step compute for MS milliseconds",
-        strategies=f"Compares these, separated by commas; {BASELINE} always runs, as the baseline",
-        seed="imbalance and workload",
-    )
-    hosts = "Simulates N hosts instead, each with the network's ranks_per_host"
-    about = f"{hosts}; the network is {ON_HOSTS} unless you name another."
-    size.add_argument("--hosts", type=at_least_one, metavar="N", help=about)
-    option = parser.add_argument
-    about = "Lets each rank make N steps, on average with --data shared (default: %(default)s)."
-    option("--steps", type=at_least_one, default=USUAL.steps, metavar="N", help=about)
-    add_data(parser)
-    about = "Sends gradients of so many megabytes (default: %(default)g)."
-    option("--payload-mb", type=megabytes, default=USUAL.payload_mb, metavar="MB", help=about)
-    option("--network", metavar="NAME", help=f"Links the ranks (default: {USUAL.network}, or {ON_HOSTS} with --hosts).")
-    about = "Lets the optimizer itself take MS milliseconds (default: %(default)g)."
-    option("--apply-ms", type=milliseconds, default=USUAL.apply_ms, metavar="MS", help=about)
-    known = ", ".join(workload_names())
-    option(
-        "--workload", metavar="NAME", help=f"Also trains one of these in simulated time, and shows its loss: {known}."
-    )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -175,13 +120,6 @@ def _simulate(comparison: Comparison, name: str, show: ShowStep) -> Timing:
         outcome = simulate_training(name, scenario, task, lambda done: show(done, ""))
     show(scenario.ranks * scenario.steps, f"{figure(outcome.throughput)} steps/s")
     return outcome
-
-
-def _about_network(name: str) -> str:
-    """With what the name stands for between hosts."""
-    given = getattr(NETWORKS[name], "keywords", {})
-    options = ", ".join(f"{key}={value:g}" for key, value in given.items() if not key.startswith("host_"))
-    return " ".join(filter(None, (ABOUT_NETWORKS.get(name), options)))
 
 
 @dataclass

@@ -18,19 +18,6 @@ from outpace.observe.schema import Trace
 from outpace.version import __version__
 
 SHOWN = 8  #: changes of the quorum, the last ones
-DESCRIPTION = """
-Shows how long each rank of a recorded run computed and waited, and which rank was the slowest. A run is recorded by
-DistributedOptimizer(..., log_dir="runs/x"), or by outpace.record(optimizer, "runs/x") in a loop with torch's DDP.
-"""
-
-
-def add(commands: Any) -> None:
-    parser = commands.add_parser("trace", help="what a recorded run spent its time on", description=DESCRIPTION)
-    option = parser.add_argument
-    option("path", metavar="RUN_DIR", help="The directory of the recording, or one rank's file.")
-    option("-o", "--perfetto", metavar="FILE", help="Also writes a timeline for https://ui.perfetto.dev to this file.")
-    option("--json", action="store_true", help="Prints one JSON document instead of a table.")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,24 +7,16 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live as Screen
 from rich.text import Text
 
-from outpace.cli.parser import quantity
 from outpace.errors import TraceInvalid
 from outpace.observe.figures import late_share
 from outpace.observe.live import Follower, Live, RankLive, check_directory, current_run
 from outpace.race.directory import load
 from outpace.version import __version__
-
-DESCRIPTION = """
-Shows a job while it runs: how long each rank computes and waits, who is late now and by how much, the loss, and how
-stale the contributions are. The job must record: DistributedOptimizer(..., log_dir="runs/x"), outpace.record(optimizer,
-"runs/x"), or outpace race. It is not asked and does not notice. Ends when all ranks have finished, or with Ctrl-C.
-"""
 
 LOOK_EVERY_S = 0.25
 BAR = 16  #: characters of the longest rank's step
@@ -33,19 +25,6 @@ NAMES = ("compute ms", "wait ms", "late now", "share", "steps", "steps/s", "loss
 WIDTHS = (10, 7, 9, 5, 6, 7, 7)
 STATES = {"synchronize": "syncing", "finish": "finishing", "cut": "unknown"}  #: what stands where a rank is not late
 QUIET_S = 5.0  #: of silence before it is mentioned
-
-seconds = quantity("seconds")
-
-
-def add(commands: Any) -> None:
-    parser = commands.add_parser("watch", help="a running job: who is late, and who waits", description=DESCRIPTION)
-    option = parser.add_argument
-    option("path", metavar="RUN_DIR", help="The directory that the job records to, or that of a race.")
-    about = "Prints a line every S seconds where there is no terminal (default: 10)."
-    option("--every", type=seconds, default=10.0, metavar="S", help=about)
-    option("--once", action="store_true", help="Prints one view and exits.")
-    option("--json", action="store_true", help="Prints one JSON document and exits.")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from inspect import getdoc, signature
+from inspect import signature
 
 from outpace.errors import InvalidRules
 from outpace.imbalance.models import (
@@ -48,7 +48,6 @@ __all__ = [
     "SlowRanks",
     "imbalance",
     "names",
-    "table",
 ]
 
 IMBALANCES: dict[str, Callable[..., Imbalance]] = {
@@ -72,11 +71,6 @@ IMBALANCES: dict[str, Callable[..., Imbalance]] = {
 
 def names() -> list[str]:
     return sorted(IMBALANCES)
-
-
-def table() -> list[tuple[str, str]]:
-    """Each name with one line about its model, for help texts: related models together."""
-    return [(name, (getdoc(maker) or "").partition("\n")[0]) for name, maker in IMBALANCES.items()]
 
 
 def imbalance(choice: str | Imbalance, seed: int = 0) -> Imbalance:

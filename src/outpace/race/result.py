@@ -18,6 +18,7 @@ from outpace.observe.figures import applied_shares, late_share, staleness_of
 from outpace.observe.schema import RankTrace, Tally, Trace
 from outpace.simulation.scenario import BALANCED, BOTH, DATA, SHARED, SPLIT
 from outpace.spec import is_whole
+from outpace.workloads import WORKLOADS
 from outpace.workloads.base import Metric
 
 HELD = 3  #: points of a curve that are as good as the target, one after the other: it was not reached by luck
@@ -63,6 +64,16 @@ class Settings:
     def trains(self) -> str:
         """What is trained, as people call it."""
         return self.workload if self.script is None else Path(self.script).name
+
+    @property
+    def uneven(self) -> str:
+        """What makes some steps longer than others: the data by nature, and what slows ranks down."""
+        if self.script is not None:
+            return "the script's own"
+        maker = WORKLOADS.get(self.workload.partition(":")[0])
+        by_nature = "" if self.is_balanced else getattr(maker, "by_nature", "")
+        given = "" if self.imbalance == "none" else self.imbalance
+        return " and ".join(filter(None, (by_nature, given))) or "none"
 
     @property
     def is_shared(self) -> bool:

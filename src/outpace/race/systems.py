@@ -27,7 +27,6 @@ from outpace.observe.record import Recording
 from outpace.optimizer import DistributedOptimizer
 from outpace.spec import build
 from outpace.strategies import Strategy
-from outpace.strategies import table as strategy_table
 from outpace.strategies.registry import STRATEGIES
 
 TIMEOUT_S = 300.0  #: the longest that ranks of a race wait for one that is silent
@@ -169,12 +168,6 @@ BASELINES: dict[str, Callable[..., System]] = {"ddp": TorchDDP, "torch-post-loca
 def system(name: str) -> System:
     """The system of this name, with options. Raises `UnknownName` or `InvalidRules` as strategies do."""
     return build(name, {**BASELINES, **{n: _strategy_maker(name, maker) for n, maker in STRATEGIES.items()}}, "system")
-
-
-def table() -> list[tuple[str, str]]:
-    """All names, each with what it is in a sentence: torch's first."""
-    torchs = [(name, (maker.__doc__ or "").partition("\n")[0]) for name, maker in BASELINES.items()]
-    return [*torchs, *strategy_table()]
 
 
 def _strategy_maker(name: str, maker: Callable[..., Strategy]) -> Callable[..., System]:

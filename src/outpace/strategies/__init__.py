@@ -10,7 +10,7 @@ from outpace.strategies.local_sgd import DaSGD, LocalSGD, PostLocalSGD
 from outpace.strategies.nonblocking import NonBlocking
 from outpace.strategies.outer import DiLoCo, NoLoCo
 from outpace.strategies.quorums import MSync, Rennala, Ringmaster
-from outpace.strategies.registry import names, strategy, table
+from outpace.strategies.registry import names, strategy
 from outpace.strategies.sgp import SGP
 from outpace.strategies.wagma import Wagma
 
@@ -39,5 +39,4 @@ __all__ = [
     "Wagma",
     "names",
     "strategy",
-    "table",
 ]

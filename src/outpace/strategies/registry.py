@@ -69,10 +69,6 @@ def names() -> list[str]:
     return sorted(STRATEGIES)
 
 
-def table() -> list[tuple[str, str]]:
-    return [(name, (STRATEGIES[name].__doc__ or "").partition("\n")[0]) for name in names()]
-
-
 def strategy(choice: str | Strategy) -> Strategy:
     """The strategy itself, from its name with options ("eager:quorum=3,late=carry") or as an object.
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from inspect import getdoc
 
 from outpace.spec import build
 from outpace.workloads.base import Metric, Score, Workload
@@ -19,6 +18,7 @@ from outpace.workloads.sequences import Sequences
 from outpace.workloads.vision import Vision
 
 __all__ = [
+    "WORKLOADS",
     "Code",
     "Digits",
     "Hyperplane",
@@ -29,7 +29,6 @@ __all__ = [
     "Vision",
     "Workload",
     "names",
-    "table",
     "workload",
 ]
 
@@ -45,11 +44,6 @@ WORKLOADS: dict[str, Callable[..., Workload]] = {
 
 def names() -> list[str]:
     return sorted(WORKLOADS)
-
-
-def table() -> list[tuple[str, str]]:
-    """Each name with one line about its workload, for help texts: equal costs first, then unequal ones."""
-    return [(name, (getdoc(maker) or "").partition("\n")[0]) for name, maker in WORKLOADS.items()]
 
 
 def workload(choice: str | Workload, seed: int = 0) -> Workload:

@@ -48,7 +48,8 @@ class Workload(ABC):
     seed: int
     metric = LOSS  #: what `score` measures besides the loss
     steps_per_epoch: int  #: of every rank, in which the ranks together see the training data once; in any world
-    lengths: Tensor | None = None  #: of the training samples, if that is what makes mini-batches cost more or less
+    lengths: Tensor | None = None  #: of the training samples, if they are what is uneven by nature
+    by_nature = ""  #: what makes mini-batches cost more or less, in a word; empty where all cost the same
     mini_batch: int  #: samples, of all ranks together; only where there are lengths
     race_epochs: float = 10.0  #: how long a race trains, unless told otherwise: until the metric hardly gets better
 

@@ -128,6 +128,7 @@ class Code(Workload):
     """
 
     metric = Metric("bits/byte", higher_is_better=False)
+    by_nature = "lengths"
     race_epochs = 5.0
 
     def __init__(self, seed: int = 0, width: int = 24) -> None:

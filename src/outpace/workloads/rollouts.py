@@ -145,6 +145,7 @@ class Rollouts(Workload):
     """
 
     metric = Metric("SPL", higher_is_better=True, is_share=True)
+    by_nature = "roll-outs"
     steps_per_epoch = SCENES // BATCH
     race_epochs = 5.0
 

@@ -56,6 +56,7 @@ class Sequences(Classification):
     (16, 7, torch.Size([16]))
     """
 
+    by_nature = "lengths"
     race_epochs = 16.0
 
     def __init__(self, seed: int = 0, stride: int = 8) -> None:

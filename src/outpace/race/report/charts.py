@@ -10,9 +10,22 @@ from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
 from typing import Any
 
-import plotly.graph_objects as go
-
-from outpace.race.report.layout import APPLY, INK, SURFACE, Look, axis, figure, hatched, label, looks, thinned, wrapped
+from outpace.race.report.layout import (
+    APPLY,
+    INK,
+    SURFACE,
+    Chart,
+    Look,
+    axis,
+    bars,
+    figure,
+    hatched,
+    label,
+    lines,
+    looks,
+    thinned,
+    wrapped,
+)
 from outpace.race.report.table import ranked, seconds, times, to_target
 from outpace.race.result import Attempt, Entry, Losses, Point, Race, RankResult
 
@@ -40,12 +53,12 @@ def target_bars(race: Race) -> dict[str, Any] | None:
     return figure(traces, 70 + row * len(order), xaxis=time, yaxis=systems, bargap=0.35, barmode="overlay")
 
 
-def _target_bar(race: Race, entry: Entry, look: Look, place: int) -> go.Bar:
+def _target_bar(race: Race, entry: Entry, look: Look, place: int) -> Chart:
     reached = to_target(race, entry)
     several = reached is not None and reached.attempts > 1
     error = [reached.high - reached.mean] if reached and several else [0]
     below = [reached.mean - reached.low] if reached and several else [0]
-    return go.Bar(
+    return bars(
         orientation="h",
         x=[reached.mean if reached else 0],
         y=[place],
@@ -85,14 +98,14 @@ def staleness_bars(race: Race) -> dict[str, Any] | None:
     return figure(traces, 300, xaxis=rounds, yaxis=share, barmode="group", bargap=0.3, bargroupgap=0.08)
 
 
-def _ages(entry: Entry, bins: list[str], look: Look) -> go.Bar:
+def _ages(entry: Entry, bins: list[str], look: Look) -> Chart:
     total = sum(entry.staleness.values())
     counts = [0] * len(bins)
     for age, count in entry.staleness.items():
         if age > 0:
             counts[min(age, len(bins)) - 1] += count
     shares, hover = [count / total for count in counts], "%{y:.1%} of its contributions"
-    return go.Bar(x=bins, y=shares, **_named(entry), marker=_marker(look), hovertemplate=hover)
+    return bars(x=bins, y=shares, **_named(entry), marker=_marker(look), hovertemplate=hover)
 
 
 def _named(entry: Entry) -> dict[str, str]:
@@ -141,12 +154,12 @@ def _loss(point: Point) -> float:
     return point.loss
 
 
-def _curve(race: Race, entry: Entry, attempt: Attempt, look: Look, value: Callable[[Point], float]) -> go.Scatter:
+def _curve(race: Race, entry: Entry, attempt: Attempt, look: Look, value: Callable[[Point], float]) -> Chart:
     several = len(entry.finished) > 1
     width = 1.3 if several else 2.6 if entry is race.winner else 2.0
     number = "%{y:.1%}" if race.metric.is_share and value is _metric else "%{y:.4g}"
     points = [point for point in thinned(list(attempt.curve)) if math.isfinite(value(point))]
-    return go.Scatter(
+    return lines(
         x=[round(point.seconds, 4) for point in points],
         y=[value(point) for point in points],
         name=label(entry.title) + (f", seed {attempt.seed}" if several else ""),
@@ -157,16 +170,16 @@ def _curve(race: Race, entry: Entry, attempt: Attempt, look: Look, value: Callab
     )
 
 
-def _training(race: Race) -> list[go.Scatter]:
+def _training(race: Race) -> list[Chart]:
     return [_faint(entry, attempt.losses, look) for entry, attempt, look in _attempts(race) if attempt.losses]
 
 
-def _faint(entry: Entry, losses: Sequence[Losses], look: Look) -> go.Scatter:
+def _faint(entry: Entry, losses: Sequence[Losses], look: Look) -> Chart:
     """While it trained: noisy, so thin and without a word of its own."""
     points = [point for point in thinned(list(losses)) if math.isfinite(point.loss)]
     x, y = [round(point.seconds, 4) for point in points], [point.loss for point in points]
     line = {"color": look.colour, "width": 1}
-    return go.Scatter(x=x, y=y, **_named(entry), mode="lines", opacity=0.3, line=line, hoverinfo="skip")
+    return lines(x=x, y=y, **_named(entry), mode="lines", opacity=0.3, line=line, hoverinfo="skip")
 
 
 def _axes() -> dict[str, Any]:
@@ -183,8 +196,8 @@ def _share_axis(race: Race) -> dict[str, Any]:
     return {"tickformat": ".0%" if high - low > 0.05 else ".1%", "range": [max(0.0, low - room), min(1.0, high + room)]}
 
 
-def _scale(traces: Sequence[go.Scatter]) -> dict[str, Any]:
-    values = [value for trace in traces for value in trace.y]
+def _scale(traces: Sequence[Chart]) -> dict[str, Any]:
+    values = [value for trace in traces for value in trace["y"]]
     if values and min(values) > 0 and max(values) / min(values) > DECADES:
         return {"type": "log", **_ticks(min(values), max(values))}
     return {"rangemode": "tozero"}
@@ -281,11 +294,11 @@ def _stacked(entry: Entry, parts: list[Part], number: str, **scale: Any) -> dict
     for name, value, marker in parts:
         heights = [_mean(entry, rank, value) for rank in _ranks(entry)]
         if any(heights):
-            bar = go.Bar(x=_ranks(entry), y=heights, name=name, marker={**marker, "line": {"width": 0}})
-            traces.append(bar.update(hovertemplate=f"rank %{{x}}: {number}"))
+            look, hover = {**marker, "line": {"width": 0}}, f"rank %{{x}}: {number}"
+            traces.append(bars(x=_ranks(entry), y=heights, name=name, marker=look, hovertemplate=hover))
     ranks = axis("rank", dtick=max(1, -(-len(_ranks(entry)) // 8)), showgrid=False)
-    look = {"barmode": "stack", "bargap": 0.22, "margin": {"l": 4, "r": 4, "t": 6, "b": 4}}
-    return figure(traces, SMALL_HEIGHT, xaxis=ranks, yaxis=axis(**scale, nticks=5), **look)
+    layout = {"barmode": "stack", "bargap": 0.22, "margin": {"l": 4, "r": 4, "t": 6, "b": 4}}
+    return figure(traces, SMALL_HEIGHT, xaxis=ranks, yaxis=axis(**scale, nticks=5), **layout)
 
 
 def _mean(entry: Entry, number: int, value: Callable[[RankResult], float]) -> float:

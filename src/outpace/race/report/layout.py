@@ -1,4 +1,4 @@
-"""What all charts have in common: fonts, axes, margins, and who has which colour.
+"""What all charts have in common: fonts, axes, margins, and who has which colour. A chart is what plotly.js takes.
 
 Colours are CSS variables, which the page's script resolves when it draws, so that charts follow light and dark. Their
 values are in page.css: Okabe and Ito's hues, which people with any kind of colour vision can tell apart. Grey is the
@@ -11,8 +11,6 @@ import html
 import re
 from typing import Any, NamedTuple
 
-import plotly.graph_objects as go
-
 from outpace.race.result import Race
 
 MOST_POINTS = 300  #: of a curve; more cannot be seen
@@ -23,8 +21,18 @@ WAIT, WAIT_LINE, APPLY, ARROW = (f"var(--{name})" for name in ("wait", "wait-lin
 CLEAR = "rgba(0,0,0,0)"
 
 
-def figure(traces: list[Any], height: int, **layout: Any) -> dict[str, Any]:
-    """A chart as plain values, ready for JSON."""
+Chart = dict[str, Any]  #: plain values, ready for JSON
+
+
+def bars(**look: Any) -> Chart:
+    return {"type": "bar", **look}
+
+
+def lines(**look: Any) -> Chart:
+    return {"type": "scatter", **look}
+
+
+def figure(traces: list[Chart], height: int, **layout: Any) -> Chart:
     base = {
         "template": {},
         "height": height,
@@ -36,9 +44,7 @@ def figure(traces: list[Any], height: int, **layout: Any) -> dict[str, Any]:
         "showlegend": False,
         "hoverlabel": {"bgcolor": HOVER, "bordercolor": GRID, "font": {"color": INK, "size": 13}, "namelength": -1},
     }
-    chart = go.Figure(data=traces, layout={**base, **layout})
-    plain: dict[str, Any] = chart.to_plotly_json()
-    return {"data": plain["data"], "layout": plain["layout"]}
+    return {"data": traces, "layout": {**base, **layout}}
 
 
 def axis(title: str = "", **more: Any) -> dict[str, Any]:

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import plotly.graph_objects as go
-
 from outpace.observe.figures import carried, spans
 from outpace.observe.schema import Trace
-from outpace.race.report.layout import APPLY, ARROW, MUTED, Look, axis, figure, hatched
+from outpace.race.report.layout import APPLY, ARROW, MUTED, Chart, Look, axis, bars, figure, hatched, lines
 
 MOST_STEPS = 12  #: of a rank
 MOST_SPANS = 1200
@@ -112,9 +110,9 @@ def timeline_figure(shown: Window, look: Look, seconds: float) -> dict[str, Any]
     return figure(traces, height, barmode="overlay", bargap=0.26, hovermode="closest", xaxis=time, yaxis=ranks)
 
 
-def _spans(shown: Window, kind: str, marker: dict[str, Any]) -> go.Bar:
+def _spans(shown: Window, kind: str, marker: dict[str, Any]) -> Chart:
     spans = [span for span in shown.spans if span.kind == kind]
-    return go.Bar(
+    return bars(
         orientation="h",
         name=kind,
         y=[span.rank for span in spans],
@@ -126,7 +124,7 @@ def _spans(shown: Window, kind: str, marker: dict[str, Any]) -> go.Bar:
     )
 
 
-def _rounds(shown: Window) -> go.Scatter:
+def _rounds(shown: Window) -> Chart:
     """Faint upright lines: where a round was applied."""
     x: list[float | None] = []
     y: list[float | None] = []
@@ -134,10 +132,10 @@ def _rounds(shown: Window) -> go.Scatter:
         x += [round(at_s, 6), round(at_s, 6), None]
         y += [-0.5, max(shown.ranks) + 0.5, None]
     line = {"color": MUTED, "width": 1, "dash": "dot"}
-    return go.Scatter(x=x, y=y, mode="lines", name="round", hoverinfo="skip", line=line)
+    return lines(x=x, y=y, mode="lines", name="round", hoverinfo="skip", line=line)
 
 
-def _drawn_arrows(arrows: tuple[Arrow, ...]) -> go.Scatter:
+def _drawn_arrows(arrows: tuple[Arrow, ...]) -> Chart:
     x: list[float | None] = []
     y: list[float | None] = []
     sizes: list[int] = []
@@ -150,4 +148,4 @@ def _drawn_arrows(arrows: tuple[Arrow, ...]) -> go.Scatter:
     line, look = {"color": ARROW, "width": 1.6}, {"color": ARROW, "opacity": 1, "line": {"width": 0}}
     marker = {"symbol": "arrow", "angleref": "previous", "size": sizes, **look}
     hover = {"customdata": words, "hovertemplate": "%{customdata}<extra></extra>"}
-    return go.Scatter(x=x, y=y, name="carried", mode="lines+markers", line=line, marker=marker, **hover)
+    return lines(x=x, y=y, name="carried", mode="lines+markers", line=line, marker=marker, **hover)

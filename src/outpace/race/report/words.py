@@ -205,7 +205,7 @@ def facts(race: Race) -> dict[str, str]:
     found = {
         **_trained(race),
         "ranks": f"{counted(s.ranks, 'process')[:-1] + 'es' if s.ranks > 1 else '1 process'} on this machine",
-        "imbalance": "none: no rank was slowed down" if s.imbalance == "none" else s.imbalance,
+        "imbalance": "none: no rank was slowed down" if s.uneven == "none" else s.uneven,
         "length": length(race),
         "computing": computing(race),
         "target": _target(race),
