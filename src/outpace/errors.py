@@ -77,6 +77,10 @@ class UnknownName(OutpaceError, ValueError):
 class NotInstalled(OutpaceError, ModuleNotFoundError):
     """A package that only some need is missing. The message has the command that installs it."""
 
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(f"{package} is not installed: pip install 'outpace[{extra}]'")
+        self.name = package
+
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
@@ -87,4 +91,4 @@ def extra(name: str) -> Iterator[None]:
         package = (error.name or name).partition(".")[0]
         if package == "outpace":
             raise
-        raise NotInstalled(f"{package} is not installed: pip install 'outpace[{name}]'", name=package) from None
+        raise NotInstalled(package, name) from None
