@@ -15,8 +15,8 @@ T = TypeVar("T")
 def look_up(name: str, makers: Mapping[str, T], what: str) -> T:
     if name not in makers:
         near = difflib.get_close_matches(name, makers, n=3, cutoff=0.4)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
-        raise UnknownName(f"no {what} is called {name!r}; {hint}Known: {', '.join(sorted(makers))}")
+        hint = f"; did you mean {' or '.join(near)}?" if near else "."
+        raise UnknownName(f"no {what} is called {name!r}{hint} Known: {', '.join(sorted(makers))}")
     return makers[name]
 
 
