@@ -7,9 +7,7 @@ import sys
 
 import pytest
 
-from outpace import imbalance, strategies
 from outpace.cli import main, simulate
-from outpace.engines.virtual.network import NETWORKS
 from tests.support.processes import hear_ctrl_c
 
 USUAL = ["allreduce", "eager-majority", "eager-solo", "auto"]
@@ -254,16 +252,13 @@ def test_a_wrong_command_line_is_answered_in_one_line(capsys, options, message):
 
 
 @pytest.mark.parametrize("columns", ["80", "120"])
-def test_help_names_every_strategy_imbalance_and_network(capsys, monkeypatch, columns):
+def test_help_says_where_names_are_listed_and_fits_the_terminal(capsys, monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", columns)
     with pytest.raises(SystemExit) as end:
         main(["simulate", "--help"])
     assert end.value.code == 0
     out = capsys.readouterr().out
-    listed = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line.startswith("  ")}
-    for name in (*strategies.names(), *imbalance.names(), *NETWORKS):
-        assert listed[name], f"{name} has a line that says something"
-    for text in ("simulated time", "LogGP", "one pool", "--data {split,shared,balanced,both}"):
+    for text in ("simulated time", "LogGP", "one pool", "--data {split,shared,balanced,both}", "`outpace networks`"):
         assert text in out
     assert max(map(len, out.splitlines())) <= int(columns)
 
