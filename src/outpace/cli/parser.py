@@ -108,7 +108,7 @@ class Commands:
             name,
             help=about,
             description=paragraph(description),
-            epilog="\n\n".join(text if "\n  " in text else paragraph(text) for text in epilog),
+            epilog="\n\n".join(epilog),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             **options,
         )
@@ -132,7 +132,7 @@ def command_line() -> OneLineParser:
 def _run(commands: Commands) -> None:
     about = "run a training script; a rank that dies is restarted and rejoins"
     usage = "outpace run -n N [options] script.py [arguments of the script]"
-    parser = commands.add("run", "run.run", about, RUN, RESTARTING, ENDING, CODES, usage=usage)
+    parser = commands.add("run", "run.run", about, RUN, paragraph(RESTARTING), paragraph(ENDING), CODES, usage=usage)
     option = parser.add_argument
     about = "Starts N processes."
     option("-n", "--ranks", "--nproc-per-node", type=at_least_one, required=True, metavar="N", help=about)
@@ -151,7 +151,7 @@ def _run(commands: Commands) -> None:
 
 def _race(commands: Commands) -> None:
     about = "train under several strategies on this machine, and see who wins"
-    parser = commands.add("race", "race.run", about, RACE, _listed("workloads"), EMULATED, SCRIPT)
+    parser = commands.add("race", "race.run", about, RACE, _listed("workloads"), paragraph(EMULATED), paragraph(SCRIPT))
     option = parser.add_argument
     option("--workload", default="hyperplane", metavar="NAME", help="Trains this workload (default: %(default)s).")
     option("--script", metavar="FILE", help="Trains with a script of your own instead.")
@@ -260,8 +260,9 @@ def _names(command: str) -> Callable[[Commands], None]:
 
 def _listed(others: str) -> str:
     """Where names are explained that options take."""
-    return f"""`outpace strategies`, `outpace imbalances` and `outpace {others}` list the names that options take. Names
-    may have options of their own: --strategies ddp,eager:quorum=3,late=drop --imbalance random:k=1,delay_ms=200"""
+    return paragraph(f"""`outpace strategies`, `outpace imbalances` and `outpace {others}` list the names that options
+    take. Names may have options of their own: --strategies eager:quorum=3,late=drop --imbalance random:k=1,delay_ms=200
+    """)
 
 
 def _settings(
