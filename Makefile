@@ -14,6 +14,7 @@
 # make scaling up to 256 hosts of 8 ranks in simulated time, with this machine's store, into docs/scaling.md; some minutes
 # make learning whether strategies learn as well as if all had waited, and how soon, into docs/learning.md; hours of one core; ARGS=--quick minutes
 # make docs    the documentation site, into site/; a broken link fails
+# make package wheel and source distribution, into dist/, checked as a package index would
 # make results the papers' figures beside ours, accuracy and races, for docs/results.md; more than an hour
 
 PYTHON ?= python3
@@ -28,7 +29,7 @@ WITH_PROCESSES := $(PYTEST) -n 4 --no-loadscope-reorder
 PROCESSES := tests/device tests/engine tests/faults tests/cli tests/test_examples.py tests/trainers
 REST := --ignore=tests/network $(PROCESSES:%=--ignore=%)
 
-.PHONY: demo docs test test-all test-network test-trainers lint format fuzz soak mutants bench guard scaling learning results clean
+.PHONY: demo docs test test-all test-network test-trainers lint format fuzz soak mutants bench guard scaling learning package results clean
 
 demo: .venv/ready
 	$(BIN)/outpace race --workload hyperplane --epochs 3 --imbalance random:k=1,delay_ms=200
@@ -94,6 +95,12 @@ learning: .venv/ready
 docs: .venv/ready
 	$(BIN)/pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+package: .venv/ready
+	$(BIN)/pip install -q --disable-pip-version-check build twine
+	rm -rf dist
+	$(BIN)/python -m build -q
+	$(BIN)/twine check --strict dist/*
 
 results: .venv/ready
 	$(BIN)/python bench/published.py
