@@ -4,8 +4,8 @@
 
 The text is what Python's own standard library says of itself: a thousand paragraphs of 4 to 400 letters. Batches of 16
 would differ in cost by several times; here each has about as many letters as any other, and little padding. Gradients
-are weighed by paragraphs. A rank that is slower, for whatever reason, draws fewer batches, and nobody waits for it at
-the end of an epoch.
+are weighed by letters, so that each counts the same. Whoever is free draws the next batch, and nobody waits for a slow
+rank at the end of an epoch.
 """
 
 import argparse
