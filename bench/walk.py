@@ -1,4 +1,5 @@
-"""The way of one step through the package: `python -m bench.walk` prints its files and functions in order, and counts.
+"""The way of one step through the package: `python -m bench.walk` prints its files and functions in order, and counts
+the package's.
 
 Each walk trains for a while first, so that everything is made that is made once, and then follows steps of rank 0 with
 `sys.setprofile`. Shown is a usual one: it was on time.
@@ -7,6 +8,7 @@ Each walk trains for a while first, so that everything is made that is made once
 from __future__ import annotations
 
 import argparse
+import ast
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -112,10 +114,29 @@ WALKS: dict[str, Callable[[], list[tuple[str, str]]]] = {
 }
 
 
+def counts() -> str:
+    """How large the package is, and how many of its directories import another."""
+    texts = {path.relative_to(PACKAGE): path.read_text() for path in PACKAGE.rglob("*.py")}
+    modules = {
+        f"outpace.{'.'.join(path.with_suffix('').parts)}".removesuffix(".__init__"): path.parent for path in texts
+    }
+    edges = set()
+    for path, text in texts.items():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                module = node.module
+                imported = (modules.get(f"{module}.{name.name}", modules.get(module)) for name in node.names)
+                edges |= {(path.parent, other) for other in imported if other not in (None, path.parent)}
+    lines = [text.count("\n") for text in texts.values()]
+    size = f"{len(lines)} files, {sum(lines):,} lines, {max(lines)} in the largest"
+    return f"{size}; {len(edges)} imports of one directory by another"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     parser.add_argument("only", nargs="*", help="words that a walk's name must contain")
     wanted = parser.parse_args().only
+    print(f"the package: {counts()}")
     for name, walked in WALKS.items():
         if all(word in name for word in wanted):
             walk = Walk()
