@@ -25,6 +25,7 @@ class PlainTraining(Checker):
         super().__init__(scene)
         self._alone: OptimizerReplica = scene.new_replica()
         self._expected: list[str] = []  # by version
+        self._usual: float | None = None  # size of a round: the mean of all, recent ones counting more
 
     def event(self, event: Event, outcome: Outcome) -> None:
         if isinstance(event, Snapshot) and not self._expected and not outcome.is_ignored:
@@ -56,9 +57,15 @@ class PlainTraining(Checker):
             group.update({k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
     def _shorten(self, size: float) -> None:
-        """A round of few ranks decays weights by less."""
+        """A round of few ranks decays weights by less. One of less than half the usual size is a shorter step, too, of
+        an optimizer with momentum."""
+        usual = size if self._usual is None else self._usual
+        stride = size / usual if 0 < size < 0.5 * usual else 1.0
+        self._usual = usual + 0.1 * (size - usual)
         for group in self._alone.inner.param_groups:
-            group["weight_decay"] *= size or 1.0
+            length = stride if group.get("momentum", 1.0) else 1.0
+            group["lr"] *= length
+            group["weight_decay"] *= (size or 1.0) / length
 
     def applied(self, life: Life, result: Result) -> None:
         self._compare(life)
