@@ -58,7 +58,8 @@ def trained_with():
 def test_replicas_agree_and_learn_with(kind, strategy, trained_with):
     reports = trained_with[kind, strategy]
     agree(reports)
-    assert sum(r.carried for r in reports[0].stats.ranks) > 0, "nobody was ever late"
+    # the others may have gone beyond `max_staleness` while the last rank compiled its first step
+    assert sum(r.carried + r.dropped for r in reports[0].stats.ranks) > 0, "nobody was ever late"
     for report in reports:
         first, last = report.extra
         assert last < 0.7 * first
