@@ -49,7 +49,7 @@ def main(given: list[str] | None = None) -> int:
         return 0
     run = Run(arguments.repeat, arguments.quick)
     try:
-        results = measure(run)
+        results = measure(run, arguments.agent_us)
     except KeyboardInterrupt:
         return 130
     if run.quick:
@@ -61,12 +61,17 @@ def main(given: list[str] | None = None) -> int:
     return 0
 
 
-def measure(run: Run) -> dict[str, Any]:
-    """The store's times, and with them every strategy on every number of hosts. Blocks for some minutes."""
+def measure(run: Run, agent_us: float | None = None) -> dict[str, Any]:
+    """The times of store and messages, and with them every strategy on every number of hosts. Blocks for some minutes.
+
+    With `agent_us`, a message is simulated to cost that, whatever was measured.
+    """
     store = store_times.measure(run)
     ops = store_ops.measure((2,) if run.quick else store_ops.HOSTS)
     messages = agent_messages.measure(run)
-    agent_us = round((messages["send_us"]["median"] + messages["receive_us"]["median"]) / 2, 1)
+    is_assumed = agent_us is not None
+    if agent_us is None:
+        agent_us = round((messages["send_us"]["median"] + messages["receive_us"]["median"]) / 2, 1)
     store_us = {name: round(store[f"{name}_s"]["median"] * 1e6, 1) for name in ("set", "get")}
     network = f"cluster:store_set_us={store_us['set']},store_get_us={store_us['get']},agent_us={agent_us}"
     rows = []
@@ -76,7 +81,8 @@ def measure(run: Run) -> dict[str, Any]:
             rows += [_row(name, hosts, steps, compute_ms, network) for name in (LARGEST if hosts > 256 else STRATEGIES)]
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     measured = {"machine": machine(), "date": today, "quick": run.quick, "store": store, "ops": ops}
-    return {**measured, "messages": messages, "network": network, "rows": rows}
+    message = {"messages": messages, "agent_us": agent_us, "is_assumed": is_assumed}
+    return {**measured, **message, "network": network, "rows": rows}
 
 
 def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str) -> dict[str, Any]:
@@ -184,6 +190,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     option = parser.add_argument
     option("--repeat", type=int, default=3, metavar="N", help="how often the store is measured (%(default)s)")
     option("--quick", action="store_true", help="few hosts, to see that everything works: writes no file")
+    option("--agent-us", type=float, metavar="US", help="what a message costs an agent, in place of what is measured")
     option("--render", action="store_true", help="measure nothing, write the page again from the results")
     option("--results", type=Path, default=RESULTS, metavar="FILE", help="the JSON (bench/scaling.json)")
     option("--page", type=Path, default=PAGE, metavar="FILE", help="the page (docs/scaling.md)")

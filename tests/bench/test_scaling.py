@@ -37,6 +37,8 @@ def results():
         "quick": True,
         "store": store(),
         "messages": {"messages": 100, "send_us": spread([50.0]), "receive_us": spread([70.0])},
+        "agent_us": 60.0,
+        "is_assumed": False,
         "ops": [{"strategy": "allreduce", "counts": {"2": 7.2, "4": 3.1}}],
         "network": NETWORK,
         "rows": rows,
@@ -48,7 +50,7 @@ def test_the_page_says_what_is_simulated_and_names_every_strategy(tmp_path):
     found.write_text(json.dumps(results()))
     assert scaling.main(["--render", "--results", str(found), "--page", str(page)]) == 0
     text = page.read_text()
-    assert "Everything here is simulated, except the times of the store and of a message between agents." in text
+    assert "Everything here is simulated, except the store's own times and those of a message between agents." in text
     assert NETWORK in text
     assert "50.0 µs of processor time (50.0 to 50.0)" in text
     assert "| `allreduce` | 7.2 | 3.1 |" in text
