@@ -19,13 +19,14 @@ HUGE = 3e38  #: finite, and the sum of two is not
 
 
 class TinyModel(nn.Module):
-    """A linear layer, perhaps behind a normalisation, with a parameter that is not always used."""
+    """A linear layer, perhaps behind a normalisation, with a parameter that is not always used, and a frozen one."""
 
     def __init__(self, plan: ModelPlan, seed: int) -> None:
         super().__init__()
         self.norm = nn.BatchNorm1d(INPUTS) if plan.batch_norm else nn.Identity()
         self.linear = nn.Linear(INPUTS, OUTPUTS)
         self.shy = nn.Parameter(torch.zeros(OUTPUTS, dtype=torch.bfloat16 if plan.half else torch.float32))
+        self.frozen = nn.Parameter(torch.zeros(OUTPUTS), requires_grad=False)
         generator = torch.Generator().manual_seed(seed)
         with torch.no_grad():
             for parameter in self.parameters():
@@ -33,7 +34,7 @@ class TinyModel(nn.Module):
 
     def forward(self, x: torch.Tensor, is_shy: bool) -> torch.Tensor:
         """Without its shy parameter, that one gets no gradient."""
-        y: torch.Tensor = self.linear(self.norm(x))
+        y: torch.Tensor = self.linear(self.norm(x)) + self.frozen
         return y if is_shy else y + self.shy.float()
 
 
@@ -94,8 +95,10 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 
 def fingerprint(replica: OptimizerReplica) -> str:
-    """Of weights, optimizer state and the hyper-parameters in force, bit by bit."""
+    """Of weights, frozen ones too, optimizer state and the hyper-parameters in force, bit by bit."""
     digest = hashlib.blake2b(digest_size=12)
+    for frozen in replica.others.values():
+        digest.update(bits(frozen))
     for parameter in replica.parameters:
         digest.update(bits(parameter))
         for key, value in sorted(replica.inner.state.get(parameter, {}).items()):
