@@ -368,9 +368,9 @@ class Ledger(LedgerView):
 
     def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
         """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
-        leader, most = None, self.hyper_step - 1
+        leader, most, all_wait = None, self.hyper_step - 1, self.rules.late == "count"
         for contribution in contributions:
-            if contribution.step > most and self.waits(contribution):
+            if contribution.step > most and (all_wait or not contribution.late):
                 leader, most = contribution, contribution.step
         return leader
 

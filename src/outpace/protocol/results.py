@@ -72,14 +72,14 @@ class Results(Part):
         self.new.discard(rank)
         if self.applied.get(rank) != version:
             self._note(rank, version)
-            self._give_up_applied()
+            if self.oldest < self._least:
+                self._give_up_applied()
 
     def forget(self, rank: int) -> None:
         """A rank is gone for good."""
         self.new.discard(rank)
         if rank in self.applied:
-            self._take_out(rank)
-            del self.applied[rank]
+            self._note(rank, None)
             self._give_up_applied()
 
     @property
@@ -91,19 +91,20 @@ class Results(Part):
         """Whether a rank needs a snapshot: it begins, or what it would have to apply next is no longer kept."""
         return rank in self.new or self.applied.get(rank, self.oldest) < self.oldest
 
-    def _note(self, rank: int, version: int) -> None:
-        if rank in self.applied:
-            self._take_out(rank)
-        self.applied[rank] = version
-        self._ranks_at[version] += 1
-        self._least = min(self._least, version) if len(self._ranks_at) > 1 else version
-
-    def _take_out(self, rank: int) -> None:
-        version = self.applied[rank]
-        self._ranks_at[version] -= 1
-        if not self._ranks_at[version]:
-            del self._ranks_at[version]
-            self._least = min(self._ranks_at, default=self.oldest)
+    def _note(self, rank: int, version: int | None) -> None:
+        """That a rank has this version, or is gone."""
+        before, ranks_at = self.applied.get(rank), self._ranks_at
+        if before is not None:
+            ranks_at[before] -= 1
+            if not ranks_at[before]:
+                del ranks_at[before]
+        if version is None:
+            del self.applied[rank]
+        else:
+            self.applied[rank] = version
+            ranks_at[version] = ranks_at.get(version, 0) + 1
+        if before not in ranks_at or version is None or version < self._least:
+            self._least = min(ranks_at, default=self.oldest)
 
     def _give_up_applied(self) -> None:
         while self.oldest < self._least and (self._places or self.completed):

@@ -130,9 +130,10 @@ class Discount(Part):
 
     def weights(self, sealed: Round) -> tuple[float, ...]:
         """The weight of each contribution of a sealed round. Empty if each has its full weight."""
-        contributions = sealed.contributions
-        lags = [self._lag(sealed, c) for c in contributions]
-        if not self._rules.discounts or not (any(lags) or any(self.owed(c.rank) for c in contributions)):
+        if not self._rules.discounts:
+            return ()
+        contributions, lags = sealed.contributions, self._lags(sealed)
+        if not any(lags) and not any(self._owed.get(c.rank) for c in contributions):
             return ()
         weights = [self._late(c, lag) if lag else 1.0 for c, lag in zip(contributions, lags, strict=True)]
         self._give_back(sealed, weights, [i for i, lag in enumerate(lags) if not lag])
@@ -142,17 +143,18 @@ class Discount(Part):
         """A round is complete: what it withheld is owed, and what it gave back is not any more."""
         if not self._rules.discounts:
             return
-        for contribution in result.contributions:
-            in_a_row = self._late_in_a_row.get(contribution.rank, 0)
-            self._late_in_a_row[contribution.rank] = in_a_row + 1 if self._lag(result, contribution) else 0
+        in_a_row = self._late_in_a_row
+        for contribution, lag in zip(result.contributions, self._lags(result), strict=True):
+            in_a_row[contribution.rank] = in_a_row.get(contribution.rank, 0) + 1 if lag else 0
         for contribution, weight in zip(result.contributions, result.weights, strict=False):
             if weight != 1.0:
                 share = (1.0 - weight) * self._size(contribution)
                 self._owed[contribution.rank] = max(0.0, self.owed(contribution.rank) + share)
 
-    def _lag(self, sealed: Round, contribution: Contribution) -> int:
-        """Rounds beyond what is usual where nobody is slow."""
-        return max(0, sealed.staleness(contribution) - self._rules.usual_lag)
+    def _lags(self, sealed: Round) -> list[int]:
+        """Of each contribution, the rounds beyond what is usual where nobody is slow."""
+        first = sealed.number - self._rules.usual_lag
+        return [max(0, first - c.version) for c in sealed.contributions]
 
     def _size(self, contribution: Contribution) -> float:
         """In contributions: where micro-batches are counted, the finished share of a whole one."""

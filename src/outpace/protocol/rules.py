@@ -136,7 +136,7 @@ class Rules:
             return 0
         return self.publishes.rows * self.world + (HOST_MEANS if self.averages_hosts else 0)
 
-    @property
+    @cached_property
     def least_ranks(self) -> int:
         """How many ranks must live or have finished for rounds to go on."""
         if self.min_ranks is not None:
@@ -154,17 +154,17 @@ class Rules:
         while the rank adds to what it has given to the open round."""
         return 3 if self.cumulative and self.late == "carry" else 2
 
-    @property
+    @cached_property
     def of_sums(self) -> bool:
         """Whether rows are sums of micro-batches, divided only when the round is."""
         return self.normalise in OF_SUMS
 
-    @property
+    @cached_property
     def discounts(self) -> bool:
         """Whether late work weighs less. In a plain sum everything is as it was given."""
         return self.repair == "discount" and self.normalise != "sum"
 
-    @property
+    @cached_property
     def usual_lag(self) -> int:
         """How late a contribution of equally fast ranks is: where a round takes one, the others come before it."""
         return self.world - 1 if self.one_at_a_time else 0

@@ -181,7 +181,7 @@ def _put(room: mmap.mmap, flags: int, fd: int) -> None:
         raise OSError(error, f"the arena could not be mapped (errno {error})")
 
 
-_POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, which Python does not name
+_POPULATE_READ = 22  # MADV_POPULATE_READ, which Python does not name; what is shared may be written then, too
 
 
 class Arena:
@@ -206,9 +206,20 @@ class Arena:
         """Brings what is about to be used into this process's page table, at once instead of page by page."""
         if offset not in self._touched:
             self._touched.add(offset)
-            start = offset - offset % mmap.PAGESIZE
-            with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
-                self._map.madvise(_POPULATE_WRITE, start, offset + nbytes - start)
+            self._populate(offset, nbytes)
+
+    def touch_ahead(self, rank: int) -> None:
+        """What this rank writes in a first round of all: its row, and its part of the first slot. Before it joins: all
+        ranks do it together, and while others still start."""
+        layout = self.layout
+        self.touch(layout.row(rank, 0), layout.vector_bytes)
+        part = layout.vector_bytes // layout.world
+        self._populate(layout.slot(0) + rank * part, part)
+
+    def _populate(self, offset: int, nbytes: int) -> None:
+        start = offset - offset % mmap.PAGESIZE
+        with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
+            self._map.madvise(_POPULATE_READ, start, offset + nbytes - start)
 
     def punch(self, offset: int, nbytes: int) -> None:
         """Gives back the pages that lie there as a whole: they read as zeros for everybody, and cost nothing."""

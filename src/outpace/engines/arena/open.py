@@ -262,6 +262,8 @@ def start(engine: Engine, parts: Parts, drive: Drive) -> None:
         )
     try:
         parts.holds.release()
+        if engine.rules.publishes is None:
+            parts.arena.touch_ahead(rank)
         drive(engine.join)
     except BaseException:
         engine.close()
