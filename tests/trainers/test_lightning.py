@@ -70,10 +70,15 @@ def test_an_exception_in_one_rank_is_seen_and_the_other_goes_on(tmp_path):
 
 
 @pytest.mark.long
-def test_ctrl_c_ends_all_ranks(tmp_path):
-    done = launch("python", PROGRAM, "disturbed", tmp_path, "interrupt")
-    assert done.returncode == 1
-    assert "Detected KeyboardInterrupt" in done.stdout + done.stderr
+@pytest.mark.parametrize(
+    ("signal", "code", "said"),
+    [("SIGINT", 1, "Detected KeyboardInterrupt"), ("SIGTERM", 0, "[rank: 1] Received SIGTERM")],
+)
+def test_a_signal_to_the_launching_rank_ends_all(signal, code, said, tmp_path):
+    """SIGTERM as Lightning has it: a `SystemExit` without a code."""
+    done = launch("python", PROGRAM, "disturbed", tmp_path, signal)
+    assert done.returncode == code
+    assert said in done.stdout + done.stderr
     assert not list(tmp_path.glob("done-*"))
 
 

@@ -165,13 +165,13 @@ class AtBatch(Callback):
         if index == 3 and trainer.global_rank == trainer.world_size - 1:
             if self._what == "raise":
                 raise ZeroDivisionError("in one rank")
-            os.kill(os.getppid(), signal.SIGINT)  # Ctrl-C, in the process that has launched this one
+            os.kill(os.getppid(), getattr(signal, self._what))  # to the process that has launched this one
 
 
 def disturbed(folder: str, what: str) -> None:
     model = Model()
     strategy = OutpaceStrategy(strategy="eager-majority", timeout_s=60)
-    made = trainer(strategy, folder, callbacks=[AtBatch(what)], max_epochs=500 if what == "interrupt" else 2)
+    made = trainer(strategy, folder, callbacks=[AtBatch(what)], max_epochs=500 if what.startswith("SIG") else 2)
     made.fit(model, loader())
     task.tell(folder, "done", weights=task.weights(model))
 
