@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from outpace.errors import extra
+from outpace.errors import OutpaceError, extra
 from outpace.frameworks import (
     draws_from_pool,
     numbered,
@@ -21,6 +21,7 @@ from outpace.frameworks import (
 from outpace.optimizer import DistributedOptimizer
 
 with extra("lightning"):
+    from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.strategies import DDPStrategy, StrategyRegistry
     from lightning.pytorch.utilities.model_helpers import is_overridden
 if TYPE_CHECKING:
@@ -70,13 +71,24 @@ class OutpaceStrategy(DDPStrategy):
     # -- data ----------------------------------------------------------------------------------------------------------
 
     def setup(self, trainer: pl.Trainer) -> None:
-        super().setup(trainer)
         data: Any = trainer._data_connector
         needs_one = type(data)._requires_distributed_sampler
         data._requires_distributed_sampler = lambda loader: not draws_from_pool(loader) and needs_one(data, loader)
+        super().setup(trainer)
 
     def process_dataloader(self, dataloader: object) -> object:
-        return _Uncounted(dataloader) if draws_from_pool(dataloader) else dataloader
+        if not draws_from_pool(dataloader):
+            return dataloader
+        trainer = self.lightning_module.trainer
+        keeps = (c for c in trainer.checkpoint_callbacks if isinstance(c, ModelCheckpoint))
+        counts = any(each._every_n_train_steps or each._train_time_interval for each in keeps)
+        if counts or trainer.val_check_interval != 1.0:
+            raise OutpaceError(
+                "ranks that draw from one pool make different numbers of steps, so that Lightning would validate or "
+                "save on some of them alone, and wait for the others: leave out val_check_interval, "
+                "every_n_train_steps and train_time_interval, and both happen after each epoch"
+            )
+        return _Uncounted(dataloader)
 
     def _clipping(self, trainer: pl.Trainer) -> dict[str, Any]:
         """Lightning clips what a rank has computed, which under DDP is averaged already."""

@@ -47,6 +47,9 @@ def test_checkpoints_of_a_rank_that_lags_load_into_plain_torch_and_resume(tmp_pa
 def test_from_a_shared_sampler_each_sample_is_trained_once_and_a_fast_rank_takes_more(tmp_path):
     finished(launch("torchrun", PROGRAM, "shared", tmp_path))
     assert_shared(tmp_path)
+    for each in told(tmp_path, "shared"):
+        assert len(each["said"]) == 2
+        assert all("different numbers of steps" in said for said in each["said"])
 
 
 @pytest.mark.long

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Callback, EarlyStopping, LearningRateMonitor, ModelCheckpoint
 from torch.utils.data import DataLoader
 
+from outpace.errors import OutpaceError
 from outpace.lightning import OutpaceStrategy
 from tests.trainers.programs import task
 
@@ -134,9 +135,17 @@ class Drawing(Model):
 
 
 def shared(folder: str) -> None:
+    """Also with what would validate or save on some ranks alone."""
+    said = []
+    for options in ({"val_check_interval": 4}, {"callbacks": [ModelCheckpoint(folder, every_n_train_steps=3)]}):
+        try:
+            counting = trainer(OutpaceStrategy("eager-solo"), folder, **({"enable_checkpointing": True} | options))
+            counting.fit(Drawing(folder), task.shared_loader(), loader(32))
+        except OutpaceError as error:
+            said.append(str(error))
     model = Drawing(folder)
     trainer(OutpaceStrategy("eager-solo"), folder).fit(model, task.shared_loader(), loader(32))
-    task.tell(folder, "shared", drawn=model.drawn.epochs)
+    task.tell(folder, "shared", drawn=model.drawn.epochs, said=said)
 
 
 def straight(folder: str, *strategies: str) -> None:
