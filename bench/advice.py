@@ -18,6 +18,7 @@ import torch
 from torch.utils.data import DistributedSampler
 
 import outpace
+from bench.priority import come_first
 from outpace.data import LengthBalancedBatches, SharedBatchSampler
 from outpace.observe.reader import read_trace
 from outpace.simulation.advice import STAY, advise
@@ -53,6 +54,7 @@ def train(case: str, strategy: str, data: str, steps: int, base_s: float, direct
     lengths = lengths_of(case, steps * world * BATCH)
     usual = BATCH * lengths.mean()
     speed = SLOW if case == "one slow rank" and rank == world - 1 else 1.0
+    come_first()
     optimizer.synchronize()
     began = time.monotonic()
     for batch in batches(data, lengths):

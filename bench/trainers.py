@@ -26,6 +26,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
+from bench.priority import come_first
+
 RANKS, STEPS, WARM_UP = 4, 36, 4
 COMPUTE_S, DELAY_S = 0.2, 0.6
 STRATEGY = "eager-majority"
@@ -55,6 +57,7 @@ class Model(torch.nn.Module):
     def forward(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
         step, rank = len(self.marks), int(os.environ["RANK"])
         if step == WARM_UP:
+            come_first()
             dist.barrier()
         self.marks.append(time.monotonic())
         is_slow = step >= WARM_UP and (step * 7 + step // RANKS) % RANKS == rank
