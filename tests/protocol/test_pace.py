@@ -8,6 +8,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outpace.protocol.ledger import Ledger
 from outpace.protocol.pace import GRACE_SHARE, PATIENCE, Pace
 from tests.support.protocol.logs import arrive, done, seal, started
 
@@ -100,22 +101,40 @@ def test_a_restored_pace_decides_alike() -> None:
         assert restored.durations(range(5)) == pace.durations(range(5))
 
 
+def end_round(ledger: Ledger, at_ns: int) -> None:
+    if ledger.deadline_ns is not None and ledger.deadline_ns < at_ns:
+        ledger.apply(seal(ledger.round))
+    if ledger.reducing is not None:
+        ledger.apply(done(ledger, at_ns=at_ns))
+
+
 def test_with_auto_grace_ranks_that_jitter_soon_are_all_on_time() -> None:
     ledger = started(4, quorum="majority", grace="auto")
-
-    def end_round(at_ns: int) -> None:
-        if ledger.deadline_ns is not None and ledger.deadline_ns < at_ns:
-            ledger.apply(seal(ledger.round))
-        if ledger.reducing is not None:
-            ledger.apply(done(ledger, at_ns=at_ns))
-
     for step in range(1, 20):
         begin_ns, version = step * ROUND, ledger.round
         for rank in range(4):
             at_ns = begin_ns + rank * 2 * MS
-            end_round(at_ns)
+            end_round(ledger, at_ns)
             ledger.apply(arrive(rank, version, step, row=ledger.free_row(rank) or 0, at_ns=at_ns))
-        end_round(begin_ns + ROUND // 2)
+        end_round(ledger, begin_ns + ROUND // 2)
     first, last = ledger.completed[min(ledger.completed)], ledger.completed[max(ledger.completed)]
     assert ledger.members.tallies[3].carried >= 1, "nothing was known at first"
     assert [c.late for c in first.contributions] == [c.late for c in last.contributions] == [False] * 4
+
+
+def test_auto_grace_waits_for_a_rank_of_half_speed_only_in_rounds_that_it_can_be_in() -> None:
+    ledger, waits = started(4, quorum="majority", grace="auto"), []
+    version_of_slow = ledger.round
+    for step in range(1, 25):
+        begin_ns, version = step * ROUND, ledger.round
+        for rank in range(3):
+            row = ledger.free_row(rank) or 0
+            ledger.apply(arrive(rank, version, step, row=row, at_ns=begin_ns + rank * 2 * MS))
+        waits.append(ledger.reducing is None)
+        if step % 2 == 0:
+            row, at_ns = ledger.free_row(3) or 0, begin_ns + 4 * MS + MS // 5
+            ledger.apply(arrive(3, version_of_slow, step // 2, row=row, at_ns=at_ns))
+        end_round(ledger, begin_ns + ROUND // 2)
+        if step % 2 == 0:
+            version_of_slow = ledger.round
+    assert waits[-6:] == [False, True] * 3

@@ -289,8 +289,8 @@ class Ledger(LedgerView):
         """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
         while self.reducing is None and self.started:
             if quorum_is_met(self.rules, self.round, self.open, self._enough()):
-                self._note_quorum(now_ns)
-                if self.grace_ns and self._someone_is_expected():
+                met_ns = self._note_quorum(now_ns)
+                if self.grace_ns and self._someone_may_come(met_ns + self.grace_ns):
                     return
             elif self._goes_on_without_the_rest(now_ns):
                 pass
@@ -314,16 +314,18 @@ class Ledger(LedgerView):
         waited for as long as ranks have lately taken, and not at all for those who have been silent for rounds."""
         if not self.rules.chooses or not self.open.present or len(self.open.present) < self._needed:
             return False
-        if not self._someone_is_expected():
+        if not self._someone_may_come():
             return True
         if self.patient_until_ns is None and (patience := self.pace.patience_ns()) is not None:
             self.patient_until_ns = now_ns + patience
         return False
 
-    def _someone_is_expected(self) -> bool:
-        """Whether grace has anybody to wait for: a rank that has been silent for rounds is more than a little late."""
+    def _someone_may_come(self, until_ns: int | None = None) -> bool:
+        """Whether there is anybody to wait for, until then or at all: a rank that has been silent for rounds, or that
+        has never been as quick as it had to be, is more than a little late."""
         heard_of = self.round - EXPECTED_FOR_ROUNDS
-        return any(self.members.by_rank[rank].last_round >= heard_of for rank in self.open.can)
+        expected = (rank for rank in self.open.can if self.members.by_rank[rank].last_round >= heard_of)
+        return any(until_ns is None or self.pace.may_be_here(rank, until_ns) for rank in expected)
 
     def _follow(self, member: Member) -> None:
         self._news += 1
@@ -337,13 +339,15 @@ class Ledger(LedgerView):
         if self.rules.is_count:
             self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
-    def _note_quorum(self, now_ns: int) -> None:
+    def _note_quorum(self, now_ns: int) -> int:
+        """Returns when it was met."""
         if self.met_ns is not None:
-            return
+            return self.met_ns
         self.met_ns = now_ns
         self.pace.quorum_met(self.round, now_ns, self.rules.max_staleness)
         grace = self.rules.grace
         self.grace_ns = self.pace.grace_ns() if grace == "auto" else int(float(grace) * 1e9)
+        return now_ns
 
     def _close_round(self) -> None:
         frozen = self.open.first() if self.rules.one_at_a_time and self.open.on_time else self.open.close()

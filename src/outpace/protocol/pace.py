@@ -83,6 +83,11 @@ class Pace(Part):
         covered = fitting[(9 * len(fitting)) // 10 if len(fitting) > 1 else 0]
         return min(cap, covered * 5 // 4 + 1)  # one more, so that ranks of the same nanosecond are together, too
 
+    def may_be_here(self, rank: int, time_ns: int) -> bool:
+        """Whether a rank comes by then if it is as quick as in the quickest of its last steps."""
+        started, durations = self._started.get(rank), self._durations.get(rank)
+        return started is None or not durations or started + min(durations) <= time_ns
+
     def durations(self, ranks: Iterable[int]) -> list[list[int]]:
         """How long each of these ranks took for its last steps, the latest last."""
         return [self._durations.get(rank, []) for rank in ranks]

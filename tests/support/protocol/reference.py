@@ -140,7 +140,7 @@ class Reference:
         ]
 
     def expected(self) -> list[int]:
-        """Those grace waits for: who could still come, and was heard of in this round or the two before it."""
+        """Those to wait for: who could still come, and was heard of in this round or the two before it."""
         lives = [life for life in map(self.life, self.can_still_contribute()) if life is not None]
         return [life.rank for life in lives if self.open - life.heard_in <= 2]
 
@@ -323,7 +323,9 @@ class Reference:
             return
         if self.quorum_is_met():
             self._note_quorum(now_ns)
-            if not self.grace_ns or not self.expected():
+            assert self.met_ns is not None
+            until_ns = self.met_ns + self.grace_ns
+            if not self.grace_ns or not any(self.pace.may_be_here(rank, until_ns) for rank in self.expected()):
                 self._close()
         elif self.goes_on_without_the_rest(now_ns):
             self._close()
