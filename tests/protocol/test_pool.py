@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -243,8 +244,9 @@ def test_a_synchronisation_notes_what_a_checkpoint_has_left():
     assert ranks.ledger.pool.left(0, 0) == [(4, TOTAL)]
 
 
-def test_what_was_contributed_and_is_lost_with_its_host_is_drawn_again():
-    rules = Rules(2, quorum="full", grace=0, min_ranks=1, hosts=(0, 1))
+@pytest.mark.parametrize("quorum", ["full", "solo"])  # in the open round, or alone in one that is being reduced
+def test_what_was_contributed_and_is_lost_with_its_host_is_drawn_again(quorum):
+    rules = Rules(2, quorum=quorum, grace=0, min_ranks=1, hosts=(0, 1))
     ledger = Ledger(rules)
     for rank in range(2):
         ledger.apply(Join(rank, 1))

@@ -215,7 +215,7 @@ class Ledger(LedgerView):
             self.members.tallies[contribution.rank].dropped += contribution.pieces
         if self.reducing is not None:
             left_out = [c for c in self.reducing.contributions if c.rank in lost]
-            in_no_round += left_out
+            self.pool.lose(left_out)  # before the round is complete without anybody in it
             self._leave_out(self.reducing, left_out, event.time_ns)
         self.pool.lose(in_no_round)
         for member in [m for m in self.members.by_rank.values() if m.rank in lost and m.alive]:
