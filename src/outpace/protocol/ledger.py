@@ -370,14 +370,6 @@ class Ledger(LedgerView):
     def _free_slot(self) -> int:
         return next(self.results.free_slots(self.reducing))
 
-    def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
-        """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
-        leader, most, all_wait = None, self.hyper_step - 1, self.rules.late == "count"
-        for contribution in contributions:
-            if contribution.step > most and (all_wait or not contribution.late):
-                leader, most = contribution, contribution.step
-        return leader
-
     def _complete(self, result: Round, now_ns: int) -> None:
         self._news += 1
         self.results.add(result, covered=self._covered())
@@ -394,11 +386,6 @@ class Ledger(LedgerView):
             self.discount.settle(result)
             self.usual_size.settle(result)
         self._settle(now_ns)
-
-    def _covered(self) -> int:
-        """The version that a snapshot has on every host that has any."""
-        there = [self.snapshots_at[host].latest for host in self.hosts.living]
-        return min((latest.version for latest in there if latest is not None), default=self.round)
 
     def _settle_sync(self) -> None:
         if self.open.can or not self.open.unfinished or not self.open.is_empty:

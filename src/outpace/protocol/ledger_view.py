@@ -100,6 +100,19 @@ class LedgerView(Part):
             return False
         return not self.results.new and latest.version < min(self.results.least, self.results.oldest)
 
+    def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
+        """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
+        leader, most, all_wait = None, self.hyper_step - 1, self.rules.late == "count"
+        for contribution in contributions:
+            if contribution.step > most and (all_wait or not contribution.late):
+                leader, most = contribution, contribution.step
+        return leader
+
+    def _covered(self) -> int:
+        """The version that a snapshot has on every host that has any."""
+        there = [self.snapshots_at[host].latest for host in self.hosts.living]
+        return min((latest.version for latest in there if latest is not None), default=self.round)
+
     def least_version(self, host: int) -> int:
         """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""
         return max(self.hosts.begins.get(host, 0), self.results.oldest)

@@ -197,7 +197,6 @@ class Published(Part):
         return self._first_mean + (HOST_MEANS - 1 if self.is_barrier(number) else number % (HOST_MEANS - 1))
 
     def mean_rows(self) -> list[int]:
-        """Where a host has means."""
         return list(range(self._first_mean, self._first_mean + HOST_MEANS))
 
     def is_mean_of_use(self, number: int) -> bool:
