@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
 
 import outpace
-from tests.support import drawing
+from tests.support import drawing, host_faults, hosts_by_hand
+from tests.support.family import Board
 from tests.support.jobs import running
 from tests.support.launches import in_one_launch
 
@@ -72,3 +74,25 @@ def test_through_kills_and_restarts_nothing_is_lost_or_trained_twice(kills: int,
     assert len(lives) == 1 + (ranks - 1) * (kills + 1), "not every life was ended as planned"
     assert {rank for rank, _ in reports} == set(range(ranks))
     assert [report["times"] for report in reports.values()] == [[epochs]] * ranks
+
+
+@pytest.mark.parametrize("kills", [pytest.param(25, marks=pytest.mark.long)])  # of a host and its two ranks
+def test_through_hosts_that_are_killed_and_come_back_nothing_is_lost_or_trained_twice(kills: int, tmp_path: Path):
+    ranks, hosts, draw = 4, 2, random.Random(kills)
+    board = tmp_path / "board"
+    driver = host_faults.Driver(Board(board), ranks)
+    env, arguments = {"OUTPACE_TOKEN": "known to all hosts"}, (SAMPLES, str(board), host_faults.TIMEOUT_S)
+    with hosts_by_hand.Ranks(tmp_path, ranks, hosts, env, drawing.draw_until_ended, *arguments) as job:
+        for _ in range(kills):
+            driver.until_more(range(ranks), draw.randrange(1, 20))
+            gone = draw.choice(([0, 1], [2, 3]))
+            driver.kill(driver.pids(gone) + host_faults.agents_of(driver.pids(gone)))
+            job.reap(gone)
+            for rank in gone:
+                job.start(rank)
+        driver.until_more(range(ranks), 20)
+        driver.board.end()
+        reports = job.answers()
+    epochs = max(report["epochs"] for report in reports)
+    assert epochs > 1, "kills did not fall into several epochs"
+    assert [report["times"] for report in reports] == [[epochs]] * ranks

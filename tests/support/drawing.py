@@ -6,11 +6,13 @@ themselves at instants drawn from the seed.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import outpace
 from outpace.data import SharedBatchSampler, SharedSampler
+from tests.support.family import Board
 from tests.support.processes import until
 from tests.support.ranks import TIMEOUT_S, my_rank
 
@@ -115,6 +118,27 @@ def resume(samples: int, state: dict | None, batches: int) -> dict:
     found = {"drawn": drawn, "state": sampler.state_dict()}
     counter.opt.finish()
     return found
+
+
+def draw_until_ended(samples: int, path: str, timeout_s: float) -> dict:
+    """Epoch after epoch until the board says that it is enough; a rank that was started again begins with the first."""
+    rank, board = my_rank(), Board(path)
+    counter = Counter(1, samples, ALONE, timeout_s)
+    loader, sampler = loader_of(samples, "batches", workers=0)
+    board.enter(rank)
+    begun = 0
+    for epoch in itertools.count():
+        if board.is_ended:
+            break
+        sampler.set_epoch(epoch)
+        begun = epoch + 1
+        for (x,) in loader:
+            time.sleep(0.005)  # computing
+            counter.add(0, x)
+            counter.step()
+            board.advance(rank)
+    counter.opt.finish()
+    return {"times": counter.times(), "epochs": begun}
 
 
 def draw_and_die(directory: Path, samples: int, epochs: int, seed: int, kills: int) -> None:
