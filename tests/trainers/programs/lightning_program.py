@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -188,3 +189,6 @@ def disturbed(folder: str, what: str) -> None:
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     globals()[sys.argv[1]](*sys.argv[2:])
+    gc.collect()  # a DDP model that is freed after its group ends the process: torch aborts, or hangs
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()
