@@ -196,8 +196,8 @@ class World:
         changed.clear()
 
     def _wake_writers(self) -> None:
-        """Whoever waits may have to write a snapshot for the one who joins."""
-        for waiters in self._by_version.values():
+        """Whoever waits, in `finish` for one, may have to write a snapshot for the one who joins."""
+        for waiters in (*self._by_version.values(), self._for_news):
             self.clock.wake(waiters, self._notice())
 
     def _bury(self, death: Event) -> None:
