@@ -27,8 +27,8 @@ from outpace.observe.figures import Stats, stats_of
 from outpace.observe.record import RunTrace
 from outpace.observe.recorder import LogDir
 from outpace.replica.buffers import ModelBuffers
-from outpace.replica.foreign import ForeignWrites, refuse_ddp, refuse_wrong_model
 from outpace.replica.inner_step import refuse_needed_closure
+from outpace.replica.ownership import ForeignWrites, refuse_ddp, refuse_wrong_model
 from outpace.replica.replica import RoundHook
 from outpace.strategies import Strategy
 from outpace.strategies import strategy as by_name

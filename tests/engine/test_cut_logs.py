@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torch.distributed import HashStore
 
 from outpace.engines.arena import arena, log
-from outpace.engines.arena.kernel import Bell, Faults, Life
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell, Faults, Life
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, encode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.delivery import Delivery
@@ -31,7 +31,7 @@ from outpace.interface import Contents
 from outpace.protocol.events import Agent, Arrive, Claim, Event, Join, OutcomeKind, Snapshot, Tell
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.results import Results
+from outpace.protocol.round import Results
 from outpace.protocol.rules import Rules
 from outpace.protocol.shared_log import Batch
 

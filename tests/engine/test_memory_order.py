@@ -12,11 +12,10 @@ import torch
 
 import outpace
 from outpace.engines.arena import arena, kernel
-from outpace.engines.arena.kernel import Faults
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Faults
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, LogFile
-from outpace.engines.arena.memory import Holds, tag
-from outpace.engines.arena.reduction import Reduction
+from outpace.engines.arena.memory import Holds, Reduction, tag
 from outpace.engines.sums import RowSums
 from outpace.protocol.events import Done, Join
 from outpace.protocol.round import Contribution, Round

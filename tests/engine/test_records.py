@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outpace.engines.arena import arena, log
-from outpace.engines.arena.kernel import Bell, Faults, Life
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell, Faults, Life
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, LogFile, decode, encode
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.errors import ArenaInvalid

@@ -9,15 +9,14 @@ import pytest
 import torch
 
 from outpace.engines.arena import arena
-from outpace.engines.arena.kernel import Bell, Faults, Life
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell, Faults, Life
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile
-from outpace.engines.arena.memory import Holds
-from outpace.engines.arena.reduction import Helper
+from outpace.engines.arena.memory import Helper, Holds
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.sums import RowSums
 from outpace.protocol.events import Arrive, Done, Join
-from outpace.protocol.results import Results
+from outpace.protocol.round import Results
 from outpace.protocol.rules import Rules
 from outpace.vector import Chunk
 

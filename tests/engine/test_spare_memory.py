@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from outpace.engines.arena import arena
-from outpace.engines.arena.kernel import Bell, Faults, Life
-from outpace.engines.arena.layout import PAGE, Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell, Faults, Life
+from outpace.engines.arena.layout import PAGE, ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile
 from outpace.engines.arena.memory import UNUSED_ROUNDS, Holds, SpareMemory
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.interface import Contents
 from outpace.protocol.events import Arrive, Done, Join
-from outpace.protocol.results import Results
+from outpace.protocol.round import Results
 from outpace.protocol.rules import Rules
 
 RULES = Rules(2, quorum="solo", grace=0)

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outpace.engines.arena.layout import NOTES_BYTES, Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena
+from outpace.engines.arena.layout import NOTES_BYTES, ArenaLayout
 from outpace.engines.cluster.host_means import HostMeans
 from outpace.mixing.schedules import Placement, group, host_group, placed_group
 from outpace.protocol.published import Frozen, Publication

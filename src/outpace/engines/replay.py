@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from outpace.interface import Result
 from outpace.protocol.events import Claim, Snapshot
-from outpace.protocol.results import NOWHERE, SnapshotPlace
+from outpace.protocol.ledger_view import NOWHERE, SnapshotPlace
 from outpace.protocol.round import Contribution, Round
 from outpace.replica.replica import OptimizerReplica
 

@@ -13,10 +13,8 @@ from typing import Any
 
 from outpace.protocol import events
 from outpace.protocol.events import Event, Outcome, OutcomeKind, ignored, taken
-from outpace.protocol.ledger_view import LedgerView
-from outpace.protocol.members import ACTIVE, AWAY, FINISHED, SYNCING, Member
-from outpace.protocol.open_round import quorum_is_met
-from outpace.protocol.results import SnapshotPlace, Snapshots
+from outpace.protocol.ledger_view import LedgerView, SnapshotPlace, Snapshots
+from outpace.protocol.members import ACTIVE, AWAY, FINISHED, SYNCING, Member, quorum_is_met
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules, needed
 

@@ -1,20 +1,94 @@
 """What a ledger shows: the state after some prefix of the log, and the questions that can be put to it.
 
-Owns the parts that a ledger is made of, and changes none of them: that is `ledger.py`, event by event.
+Owns the parts that a ledger is made of, and changes none of them: that is `ledger.py`, event by event. One of these
+parts is defined here: where snapshots lie, and who may write one. Knows nothing of what they contain.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from outpace.protocol.hosts import Hosts
-from outpace.protocol.members import FINISHED, SYNCING, Members, Synchronisation
-from outpace.protocol.open_round import OpenRound
+from outpace.protocol.members import FINISHED, SYNCING, Members, OpenRound, Synchronisation
 from outpace.protocol.pace import Pace, QuorumChoice
 from outpace.protocol.pool import Pool
 from outpace.protocol.published import Published
-from outpace.protocol.results import NOWHERE, Results, Snapshots
-from outpace.protocol.round import Contribution, Discount, Round, UsualSize
+from outpace.protocol.round import Contribution, Discount, Results, Round, UsualSize
 from outpace.protocol.rules import Rules
 from outpace.protocol.state import Part
+
+_NO_RANK = -1  # whoever copies a snapshot from another host has no claim
+_NOBODY = -1  # no incarnation: a claim that can be given up, but not completed
+NOWHERE = -1  #: the buffer of a snapshot that nobody needed any more
+
+
+class SnapshotPlace(NamedTuple):
+    """A complete snapshot: where, of which version, and the log position whose ledger it carries."""
+
+    buffer: int  #: NOWHERE if nobody needed it any more; its ledger is still there
+    version: int
+    position: int
+
+
+class Snapshots(Part):
+    """Where snapshots lie: one buffer for the latest, and one for each rank that may be stopped while writing."""
+
+    latest: SnapshotPlace | None
+    claims: dict[int, tuple[int, int]]  # buffer -> (rank, incarnation) writing it
+
+    def __init__(self, world: int) -> None:
+        self.buffers = world + 1
+        self.latest, self.claims = None, {}
+
+    def free(self, buffer: int, rank: int) -> bool:
+        """Whether the buffer neither holds the latest snapshot nor is being written by another rank."""
+        owner = self.claims.get(buffer)
+        return (owner is None or owner[0] == rank) and (self.latest is None or self.latest.buffer != buffer)
+
+    def free_buffer(self, rank: int) -> int:
+        """A buffer this rank may claim. There always is one, because a rank has at most one claim."""
+        return next(buffer for buffer in range(self.buffers) if self.free(buffer, rank))
+
+    def claim(self, buffer: int, rank: int, incarnation: int, latest_is_spent: bool = False) -> bool:
+        """Gives the buffer to the rank, if free. A rank that claims again has given up what it wrote before.
+
+        One whose snapshot is spent is emptied by whoever claims it. A number that no buffer has ends a claim.
+        """
+        if latest_is_spent and self.latest is not None and self.latest.buffer == buffer:
+            self.latest = self.latest._replace(buffer=NOWHERE)
+        if buffer < self.buffers and not self.free(buffer, rank):
+            return False
+        self.release(rank)
+        if buffer < self.buffers:
+            self.claims[buffer] = (rank, incarnation)
+        return True
+
+    def complete(self, place: SnapshotPlace, rank: int, incarnation: int, is_wanted: bool = False) -> bool:
+        """Makes the claimed buffer the latest snapshot, unless one of that version is there or a newer one.
+
+        The first of a version stays: two ranks may have begun to write what all start from, and their weights differ.
+        One that another host waits for takes its place, and one of weights that were loaded before anybody trained.
+        """
+        if self.claims.get(place.buffer) != (rank, incarnation):
+            return False
+        del self.claims[place.buffer]
+        if self.latest is not None and place.version < self.latest.version + (not is_wanted):
+            return False
+        self.latest = place
+        return True
+
+    def receive(self, place: SnapshotPlace) -> None:
+        """Another host's snapshot was copied here, into a buffer that is free for it."""
+        self.latest = place._replace(buffer=self.free_buffer(_NO_RANK))
+
+    def begin_anew(self) -> None:
+        """Rounds are renumbered: what is being written belongs to the old numbers. Writers keep their buffers."""
+        self.latest = None
+        self.claims = {buffer: (rank, _NOBODY) for buffer, (rank, _) in self.claims.items()}
+
+    def release(self, rank: int) -> None:
+        """Ends the rank's claim: it is gone, or claims anew."""
+        self.claims = {b: owner for b, owner in self.claims.items() if owner[0] != rank}
 
 
 class LedgerView(Part):

@@ -139,13 +139,13 @@ MUTANTS = {
     ),
     "blind-copy": Mutant(
         "the log is read again before a chunk is copied",
-        f"{_LOCAL}.reduction",
+        f"{_LOCAL}.memory",
         _log_is_not_read_before_a_copy,
         "tests/engine/test_sleepers.py",
     ),
     "no-help": Mutant(
         "others do the chunks of a reducer that is stopped",
-        f"{_LOCAL}.reduction",
+        f"{_LOCAL}.memory",
         _nobody_helps,
         f"{_FAULTS}::test_a_stopped_rank_holds_nobody_up_and_loses_nothing[reducing-eager-majority]",
     ),
@@ -188,7 +188,7 @@ MUTANTS = {
     ),
     "not-finite": Mutant(
         "what is not finite is refused",
-        f"{_LOCAL}.reduction",
+        f"{_LOCAL}.memory",
         _numbers_are_not_looked_at,
         "tests/faults/test_numbers_that_are_not.py",
     ),

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from outpace.protocol.events import Arrive, Dead, Event, Join, Outcome, OutcomeKind, Snapshot
 from outpace.protocol.ledger import Ledger
-from outpace.protocol.open_round import OpenRound
+from outpace.protocol.members import OpenRound
 from outpace.protocol.pool import Pool, Share
 from outpace.protocol.round import Contribution
 from outpace.protocol.rules import Rules, needed

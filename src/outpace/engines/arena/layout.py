@@ -1,28 +1,11 @@
-"""Where everything lies in the arena, and the mapped memory itself.
+"""Where everything lies in the arena: pure arithmetic, equal on all ranks because their schemas are.
 
-The layout is pure arithmetic, equal on all ranks because their schemas are. Regions are reserved for the worst case and
-touched only when needed: shared memory that nobody wrote costs nothing.
-
-The file can be taken out of this process's memory at once, whoever still looks at it. Python unmaps a file only when
-nobody has a view of it, and keeps the file open until then: traces of an exception, or a cycle that the garbage
-collector has not come to, would keep an arena alive. So Python maps nothing but room for addresses; the file is put in
-there, and empty memory in its place when it is given back.
+Regions are reserved for the worst case and touched only when needed: shared memory that nobody wrote costs nothing.
 """
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
-import mmap
-import os
-import sys
 from dataclasses import dataclass
-from typing import Any
-
-import torch
-
-from outpace.engines.arena import kernel
-from outpace.errors import ArenaFull
 
 PAGE = 4096
 HOLD_BYTES = 64  #: one cache line a rank, so that holds do not disturb each other
@@ -144,105 +127,3 @@ class ArenaLayout:
 
 def _pages(nbytes: int) -> int:
     return max(1, -(-nbytes // PAGE)) * PAGE
-
-
-_FIXED, _NO_RESERVE = 0x10, 0x4000  # MAP_FIXED and MAP_NORESERVE of Linux, which Python does not name
-_EMPTY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
-
-
-def mapped(fd: int, nbytes: int) -> mmap.mmap:
-    """The file's first bytes, shared with all who map it. Raises OSError, and ValueError if there are not so many."""
-    if os.fstat(fd).st_size < nbytes:
-        raise ValueError(f"the arena should have {nbytes} bytes, and has {os.fstat(fd).st_size}")
-    if sys.platform.startswith("linux"):
-        try:
-            room = mmap.mmap(-1, nbytes, _EMPTY)
-        except OSError:
-            pass  # a kernel that lends no more addresses than it has memory; what is shared is not counted there
-        else:
-            _put(room, mmap.MAP_SHARED, fd)
-            return room
-    return mmap.mmap(fd, nbytes)
-
-
-def give_back(room: mmap.mmap) -> None:
-    """Takes the file out. Views of it are views of zeros from then on."""
-    if sys.platform.startswith("linux"):
-        _put(room, _EMPTY, -1)
-
-
-def _put(room: mmap.mmap, flags: int, fd: int) -> None:
-    call = ctypes.CDLL(None, use_errno=True)["mmap"]
-    call.restype = ctypes.c_void_p
-    call.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_int64)
-    address = ctypes.addressof(ctypes.c_char.from_buffer(room))
-    if call(address, len(room), mmap.PROT_READ | mmap.PROT_WRITE, flags | _FIXED, fd, 0) != address:
-        error = ctypes.get_errno()
-        raise OSError(error, f"the arena could not be mapped (errno {error})")
-
-
-_POPULATE_READ = 22  # MADV_POPULATE_READ, which Python does not name; what is shared may be written then, too
-
-
-class Arena:
-    def __init__(self, fd: int, layout: ArenaLayout) -> None:
-        kernel.take_part()
-        self.layout = layout
-        self._map = mapped(fd, layout.total_bytes)
-        self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-        self.raw = memoryview(self._map)
-        self._touched: set[int] = set()
-        self.word = ctypes.c_uint32.from_buffer(self._map, layout.control)
-
-    def close(self) -> None:
-        """Gives the memory back at once. Whoever still has a view of it sees zeros."""
-        with contextlib.suppress(OSError):  # then it is given back when nobody has a view of it any more
-            give_back(self._map)
-
-    def region(self, offset: int, nbytes: int) -> torch.Tensor:
-        return self.bytes[offset : offset + nbytes]
-
-    def touch(self, offset: int, nbytes: int) -> None:
-        """Brings what is about to be used into this process's page table, at once instead of page by page."""
-        if offset not in self._touched:
-            self._touched.add(offset)
-            self._populate(offset, nbytes)
-
-    def touch_ahead(self, rank: int) -> None:
-        """What this rank writes in a first round of all: its row, and its part of the first slot. Before it joins: all
-        ranks do it together, and while others still start."""
-        layout = self.layout
-        self.touch(layout.row(rank, 0), layout.vector_bytes)
-        part = layout.vector_bytes // layout.world
-        self._populate(layout.slot(0) + rank * part, part)
-
-    def _populate(self, offset: int, nbytes: int) -> None:
-        start = offset - offset % mmap.PAGESIZE
-        with contextlib.suppress(OSError, ValueError):  # before Linux 5.14, or elsewhere
-            self._map.madvise(_POPULATE_READ, start, offset + nbytes - start)
-
-    def punch(self, offset: int, nbytes: int) -> None:
-        """Gives back the pages that lie there as a whole: they read as zeros for everybody, and cost nothing."""
-        self._touched.discard(offset)
-        start, end = _pages(offset), (offset + nbytes) // PAGE * PAGE
-        if end > start and hasattr(mmap, "MADV_REMOVE"):
-            with contextlib.suppress(OSError, ValueError):  # a file system that cannot
-                self._map.madvise(mmap.MADV_REMOVE, start, end - start)
-
-    def numbers(self, offset: int, count: int, code: str) -> memoryview[Any]:
-        """Typed access to `count` numbers of 8 bytes."""
-        return self.raw[offset : offset + 8 * count].cast(code)  # type: ignore[call-overload,no-any-return]
-
-    def write_meta(self, offset: int, blob: bytes) -> None:
-        """Stores what goes with a row or a slot. Refuses what would run into its neighbour."""
-        if 8 + len(blob) > self.layout.meta_bytes:
-            raise ArenaFull(
-                f"the optimizer's hyper-parameters take {len(blob)} bytes and have grown since the start, when "
-                f"{self.layout.meta_bytes} were reserved; keep what grows out of param_groups"
-            )
-        self.raw[offset + 8 : offset + 8 + len(blob)] = blob
-        self.raw[offset : offset + 8] = len(blob).to_bytes(8, "little")
-
-    def read_meta(self, offset: int) -> bytes:
-        start = offset + 8
-        return self._map[start : start + int.from_bytes(self._map[offset:start], "little")]

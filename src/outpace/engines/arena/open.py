@@ -17,17 +17,16 @@ from typing import Any, NamedTuple
 from outpace.engines.agreement import check_agreement, description_of
 from outpace.engines.arena import arena
 from outpace.engines.arena.arena import Files, header_bytes
-from outpace.engines.arena.kernel import Bell, Faults, Life
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell, Faults, Life
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import ArenaLog, LogFile
-from outpace.engines.arena.memory import ArenaMemory, Holds, Reducing
-from outpace.engines.arena.reduction import Helper
+from outpace.engines.arena.memory import ArenaMemory, Helper, Holds, Reducing
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.engine import Drive, Engine, Opened, run, why_over
 from outpace.engines.sums import RowSums
 from outpace.errors import ArenaInvalid, OutpaceError, TimedOut, TrainingOver
 from outpace.job.environment import Gathering
-from outpace.protocol.results import Results
+from outpace.protocol.round import Results
 from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.vector import VectorLayout, packed

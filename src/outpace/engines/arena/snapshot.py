@@ -12,7 +12,7 @@ from zlib import crc32
 
 import torch
 
-from outpace.engines.arena.layout import Arena
+from outpace.engines.arena.kernel import Arena
 from outpace.errors import ArenaFull
 from outpace.interface import Contents
 from outpace.vector import packed, place

@@ -25,8 +25,8 @@ from typing import Any
 import torch
 from torch.distributed import DistNetworkError, DistStoreError
 
-from outpace.engines.arena.kernel import Bell, Faults, Life
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell, Faults, Life
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, LogFile
 from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.arena.snapshot import SnapshotStore

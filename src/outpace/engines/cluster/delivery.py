@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import torch
 
-from outpace.engines.arena.kernel import Bell
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, ArenaLog, append
 from outpace.engines.arena.memory import tag
 from outpace.engines.arena.snapshot import SnapshotStore

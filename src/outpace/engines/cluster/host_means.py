@@ -19,7 +19,8 @@ from itertools import pairwise
 import torch
 
 from outpace.engines.arena import kernel
-from outpace.engines.arena.layout import NOTES_BYTES, Arena
+from outpace.engines.arena.kernel import Arena
+from outpace.engines.arena.layout import NOTES_BYTES
 from outpace.engines.cluster.group import Group
 from outpace.mixing.schedules import Placement, host_group
 from outpace.protocol.published import Frozen, Publication

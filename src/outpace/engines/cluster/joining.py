@@ -21,7 +21,8 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from outpace.engines.arena.arena import Files
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.snapshot import SnapshotStore
 from outpace.engines.cluster.leases import beat_s, lease_s, place_of
 from outpace.engines.cluster.sealing import SealedStore, Tampered

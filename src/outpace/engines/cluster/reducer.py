@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from outpace.engines.arena.layout import Arena
+from outpace.engines.arena.kernel import Arena
 from outpace.engines.arena.memory import Holds, tag
 from outpace.engines.cluster.group import Abandoned, Group
 from outpace.engines.cluster.wire import Piece, wire_of

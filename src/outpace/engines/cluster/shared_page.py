@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from outpace.engines.arena import kernel
-from outpace.engines.arena.kernel import Bell
-from outpace.engines.arena.layout import Arena, ArenaLayout
+from outpace.engines.arena.kernel import Arena, Bell
+from outpace.engines.arena.layout import ArenaLayout
 from outpace.engines.arena.log import RECORD_BYTES, AppendedFile, LogFile, append, encode
 from outpace.errors import OutpaceError, StoreLost
 from outpace.protocol.events import Event

@@ -18,8 +18,7 @@ from outpace.interface import Contents, Mixed, Notes, Own, Result, Tensors
 from outpace.protocol.events import Event, Refuse
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.published import Publication
-from outpace.protocol.results import Results
-from outpace.protocol.round import Round
+from outpace.protocol.round import Results, Round
 from outpace.protocol.rules import Rules
 from outpace.replica.staging import Staging
 from outpace.vector import VectorLayout
