@@ -135,6 +135,8 @@ class DistributedOptimizer(Optimizer):
         self._is_first_step = True
         self._trace.start(self._engine, self._replica.parameters, strategy)
         self._position = Position(self._strategy, opened, self._replica)
+        self._has_begun = False  # to be used, since it took up what all begin with
+        self._replica.note_writes()
         self._foreign_writes = ForeignWrites(
             self._engine.rank,
             self._replica,
@@ -179,12 +181,13 @@ class DistributedOptimizer(Optimizer):
         loss = loss if loss is not None or not _is_loss(returned) else returned
         if self._compute is not None and (self._round is None or not self._round.is_over):
             self._compute(1 if self._round is None else self._round.planned)
-        drawn = self._engine.draws.step(None if self._round is None else self._round.newly_taken())
+        draws, taken = self._engine.draws, None if self._round is None else self._round.newly_taken()
+        drawn = draws.step(taken) if draws.is_drawing else None
         if self._round is None and samples is None:
             samples = drawn
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         self._last = self._drive(self._strategy.step, self._engine, work)
-        self._foreign_writes.renew()
+        self._replica.note_writes()
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()
         self._engine.begin_computing()
@@ -241,7 +244,8 @@ class DistributedOptimizer(Optimizer):
         self._run(self._engine.synchronize, 0 if position is None else position["version"])
         if position is not None:
             self._position.take_up(position)
-        self._foreign_writes.begin()
+        self._replica.note_writes()
+        self._has_begun = False
         self._trace.synchronized(began)
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
@@ -368,7 +372,7 @@ class DistributedOptimizer(Optimizer):
     def _run(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
         """Runs a call of the engine or the strategy: what it writes into the weights is known to everybody."""
         self._drive(call, *arguments)
-        self._foreign_writes.renew()
+        self._replica.note_writes()
 
     def _boundary(self, batches: MicrobatchRound) -> After:
         """Between two micro-batches."""
@@ -376,7 +380,7 @@ class DistributedOptimizer(Optimizer):
             self._compute(batches.planned)
         self._engine.draws.step(batches.newly_taken())
         after: After = self._drive(self._strategy.microbatch, self._engine, self._work(None))
-        self._foreign_writes.renew()
+        self._replica.note_writes()
         if self._engine.rules.cumulative:
             self.zero_grad()  # what was computed is with the others, and what comes is added to it there
         return after
@@ -410,7 +414,9 @@ class DistributedOptimizer(Optimizer):
                 "are those of no version. The other ranks go on; make a new DistributedOptimizer to take up theirs"
             )
         if call != "load_state_dict":
-            self._foreign_writes.heed()
+            is_beginning, self._has_begun = not self._has_begun, True
+            if self._replica.written_by_others():
+                self._foreign_writes.heed(is_beginning)
 
 
 _made: list[weakref.ref[DistributedOptimizer]] = []  # in this process

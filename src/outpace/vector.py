@@ -1,4 +1,5 @@
-"""How a model lies in one flat vector. Owns offsets, dtypes and chunk bounds; holds no memory itself.
+"""How a model lies in one flat vector, and how such vectors are written and added up. Owns offsets, dtypes and chunk
+bounds; holds no memory itself.
 
 Tensors are grouped by dtype and start on 64-byte bounds. Sums run chunk by chunk and element by element, so neither
 the chunk size nor who reduces which chunk can change a bit of the result.
@@ -6,7 +7,7 @@ the chunk size nor who reduces which chunk can change a bit of the result.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -111,6 +112,33 @@ def view(memory: torch.Tensor, dtype: torch.dtype, offset: int, nbytes: int) -> 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
     """The dtype sums are made in: half types accumulate in float32."""
     return torch.float32 if dtype.itemsize < 4 else dtype
+
+
+def fill(
+    places: Sequence[torch.Tensor], values: Sequence[torch.Tensor], present: Sequence[int] = (), scale: float = 1.0
+) -> None:
+    """Writes values, times `scale`, into places. Where `present` is 0 it writes zeros."""
+    if 0 in present:
+        for place, is_there in zip(places, present, strict=True):
+            if not is_there:
+                place.zero_()
+        kept = [pair for pair, is_there in zip(zip(places, values, strict=True), present, strict=True) if is_there]
+        places, values = [place for place, _ in kept], [value for _, value in kept]
+    if places:
+        torch._foreach_copy_(list(places), list(values))
+        if scale != 1.0:
+            torch._foreach_mul_(list(places), scale)
+
+
+def add_rows(out: torch.Tensor, rows: Iterable[torch.Tensor], factors: Iterable[float]) -> None:
+    """The weighted sum of rows, one after the other in the dtype of `out`."""
+    for index, (row, factor) in enumerate(zip(rows, factors, strict=True)):
+        if index:
+            out.add_(row, alpha=factor)
+            continue
+        out.copy_(row)
+        if factor != 1.0:
+            out.mul_(factor)
 
 
 def _aligned(nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""What a codec may do to a contribution and to a round. Owns the interface, the plain sum and the simplest codec.
+"""What a codec may do to a contribution and to a round. Owns the interface and the simplest codec.
 
 Two kinds of hooks, which must not be mixed up. `reduce` may run on any rank, and twice: it reads its arguments and the
 codec's options only, and gives the same bits everywhere. `deposited`, `applied` and `dropped` run on the rank whose
@@ -7,13 +7,14 @@ contribution it is, and may keep state there: every rank has a codec object of i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
 from outpace.errors import InvalidRules
 from outpace.randomness import index_of, splitmix64
+from outpace.vector import add_rows
 
 Tensors = Sequence[Tensor]
 
@@ -66,17 +67,6 @@ class Codec:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
-
-
-def add_rows(out: Tensor, rows: Iterable[Tensor], factors: Iterable[float]) -> None:
-    """The weighted sum of rows, one after the other in the dtype of `out`."""
-    for index, (row, factor) in enumerate(zip(rows, factors, strict=True)):
-        if index:
-            out.add_(row, alpha=factor)
-            continue
-        out.copy_(row)
-        if factor != 1.0:
-            out.mul_(factor)
 
 
 # -- the randomness of a coded contribution ---------------------------------------------------------------------------

@@ -28,10 +28,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from outpace.codecs.base import Codec, Tensors, add_rows
+from outpace.codecs.base import Codec, Tensors
 from outpace.errors import InvalidRules, ModelMismatch
 from outpace.spec import is_number
-from outpace.vector import accumulator
+from outpace.vector import accumulator, add_rows
 
 
 class Sent(NamedTuple):

@@ -9,49 +9,50 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from outpace.protocol.events import Away, Back
 from outpace.protocol.members import MASK_BITS
 
 if TYPE_CHECKING:
-    from outpace.engines.engine import Engine, Opened
+    from outpace.engines.engine import Drive, Engine, Opened
 
 PATIENCE_S = 0.1  #: most waits are over before; events between hosts are not for free
 
 
 class Company:
     def __init__(self) -> None:
-        self._engines: dict[int, Engine] = {}  # by number, in the order they were made; the same on all ranks
+        self._engines: dict[int, Engine] = {}  # by number
+        self.has_several = False
         self._made = 0
         self._since: float | None = None  # when this rank began to wait, if nothing was reduced since
 
     def take_in(self, opened: Opened) -> Opened:
         """One more, which knows the others from now on."""
-        engine, drive = opened.engine, opened.drive
-        number = self._made
+        engine = opened.engine
+        engine.company, engine.number = self, self._made
+        self._engines[engine.number] = engine
         self._made += 1
-        self._engines[number] = engine
-        engine.company = self
+        self.has_several = len(self._engines) > 1
+        return opened._replace(drive=partial(engine.driven, opened.drive))
 
-        def drive_and_come_back(*call: Any) -> Any:
-            if len(self._engines) < 2:
-                return drive(*call)
-            self._since = None
-            try:
-                result = drive(*call)
-                drive(self.help_others, engine)
-                return result
-            finally:
-                for other in list(self._engines.values()):
-                    if other is not engine:
-                        self._say_who_is_back(other, number)
-
-        return opened._replace(drive=drive_and_come_back)
+    def driven(self, engine: Engine, drive: Drive, *call: Any) -> Any:
+        """Runs a call on one of them, and comes back to the others."""
+        self._since = None
+        try:
+            result = drive(*call)
+            drive(self.help_others, engine)
+            return result
+        finally:
+            for other in list(self._engines.values()):
+                if other is not engine:
+                    self._say_who_is_back(other, engine.number)
 
     def leave(self, engine: Engine) -> None:
         """It has ended."""
         self._engines = {number: its for number, its in self._engines.items() if its is not engine}
+        self.has_several = len(self._engines) > 1
 
     def unfinished_besides(self, engine: Engine) -> int:
         """The other optimizers that this rank has not finished, as a bit mask."""
@@ -74,7 +75,7 @@ class Company:
     def look_up(self, engine: Engine) -> float | None:
         """Called while this rank waits in an engine. Returns when to call again, in seconds; None for any time."""
         ledger, rank = engine.ledger, engine.rank
-        if len(self._engines) < 2 or not ledger.is_waiting(rank):
+        if not ledger.is_waiting(rank):
             return None
         now = engine.now_s()
         if self._since is None or ledger.reducing is not None:
@@ -83,11 +84,10 @@ class Company:
         if left > 0:
             return left
         is_meeting = ledger.is_waiting(rank, is_meeting=True)
-        number = next(number for number, its in self._engines.items() if its is engine)
         for other in self._engines.values():
             # those who publish weights wait for certain ranks: only what all wait for can be a circle
             if other is not engine and (is_meeting or other.rules.publishes is None):
-                self._say_away(other, number, engine.has_left)
+                self._say_away(other, engine.number, engine.has_left)
         return None
 
     async def help_others(self, engine: Engine) -> None:

@@ -68,6 +68,7 @@ class Draws:
         self._is_warned = False
         self._pools = 0
         self._course: Course | None = None
+        self.is_drawing = False  #: what this rank computes is from a pool
         self._met = -1  # what was covered when all ranks last met
         self._speed = 0.0  # items that it computes in a second: in this pass, or else in the last; 0 if unknown
         self._counted_s = 0.0  # the time until then is counted, or was before this pass
@@ -144,6 +145,7 @@ class Draws:
         self._notice_life()
         self._give_back(source)
         self._course = Course(source, batch, batches, self._asked)
+        self.is_drawing = True
         return self._course
 
     def give_back(self) -> None:
@@ -151,6 +153,7 @@ class Draws:
         if self._asked and self._life == self._log.incarnation:
             self._give_back(Source(0, 0, 0, 0))
             self._course = None
+            self.is_drawing = False
 
     def skip(self, source: Source, done: Iterable[Range]) -> None:
         """These items were trained on before the run began."""

@@ -52,6 +52,7 @@ class Engine:
         self.state: dict[str, Any] = {}  #: what the strategy remembers on this rank
         self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
         self.company = Company()  #: this rank's other optimizers
+        self.number = 0  #: among them, in the order they were made; the same on all ranks
         self.weights = PublishedWeights(self)
         self.replay = replay(self)
         self.draws = Draws(self)
@@ -87,6 +88,10 @@ class Engine:
 
     def look(self) -> None:
         self.log.look()
+
+    def driven(self, drive: Drive, *call: Any) -> Any:
+        """Runs a call on this engine. Where this rank has other optimizers, they go on meanwhile."""
+        return self.company.driven(self, drive, *call) if self.company.has_several else drive(*call)
 
     def begin_computing(self) -> None:
         """A step begins here: for strategies that look at the clock."""
@@ -238,7 +243,9 @@ class Engine:
         taken = is_kept or not is_too_late
         if entered < 0:
             entered = log.ledger.members.by_rank[self.rank].last_round
-        waits = taken and not is_dropped and not is_part and self.rules.counts(entered - version)
+        waits = (
+            taken and not is_dropped and not is_part and (entered == version or self.rules.counts(entered - version))
+        )
         return Ticket(step, entered, waits, reason, taken)
 
     async def finish_round(self, ticket: Ticket) -> Ticket:
@@ -325,8 +332,11 @@ class Engine:
                 else:
                     seen = log.position
                     if not await self._assist() and log.position == seen:
-                        await self.company.help_others(self)
-                        due = (self.replay.overdue_in_s(), self.company.look_up(self))
+                        elsewhere = None
+                        if self.company.has_several:
+                            await self.company.help_others(self)
+                            elsewhere = self.company.look_up(self)
+                        due = (self.replay.overdue_in_s(), elsewhere)
                         await log.rest(wait, min((s for s in due if s is not None), default=None))
                 if holds():  # helping looks at the log, too, and may have seen what is waited for
                     return

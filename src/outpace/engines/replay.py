@@ -80,7 +80,8 @@ class Replay:
         """Ends the hold of a result that was applied: a device may read it for longer than `apply` takes. Nobody needs
         its slot before this rank says that it has applied the round, which is with its next contribution."""
         if self._holds:
-            self._replica.staging.until_read()
+            if self._replica.staging.is_reading:
+                self._replica.staging.until_read()
             self._memory.release()
             self._holds = False
 

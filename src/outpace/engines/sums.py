@@ -13,12 +13,11 @@ from typing import NamedTuple
 import torch
 
 from outpace.codecs import codec, contribution_seed
-from outpace.codecs.base import add_rows
 from outpace.interface import Mixed, Notes, Own, Tensors
 from outpace.protocol.events import Done
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules
-from outpace.vector import Chunk, accumulator, view
+from outpace.vector import Chunk, accumulator, add_rows, view
 
 
 class Terms(NamedTuple):
@@ -35,6 +34,7 @@ class RowSums:
     def __init__(self, memory: torch.Tensor, chunks: list[Chunk], rules: Rules, max_grad_norm: float | None) -> None:
         self.chunks = chunks
         self.codec = codec(rules.codec)  #: of all contributions; used only by what may run anywhere
+        self._is_plain_sum = self.codec.is_plain_sum
         self._memory = memory
         self._normalise = rules.normalise
         self._max_grad_norm = max_grad_norm
@@ -53,8 +53,8 @@ class RowSums:
         if chosen is not None:
             factors, contributions = [factors[i] for i in chosen], tuple(contributions[i] for i in chosen)
         rows = [self.chunks_at(offset) for offset in offsets]
-        plain = self.codec.is_plain_sum and all(factor == 1.0 for factor in factors)
-        seeds = [] if self.codec.is_plain_sum else [contribution_seed(c.rank, c.step) for c in contributions]
+        plain = self._is_plain_sum and all(factor == 1.0 for factor in factors)
+        seeds = [] if self._is_plain_sum else [contribution_seed(c.rank, c.step) for c in contributions]
         return Terms(rows, _spacing(offsets) if plain else 0, factors, seeds, scale)
 
     def add_up(self, index: int, terms: Terms, out: torch.Tensor) -> None:
@@ -71,7 +71,7 @@ class RowSums:
 
     def reduce(self, index: int, terms: Terms, out: torch.Tensor) -> None:
         """Writes the coded sum of one chunk's rows into `out`, which has the accumulator's dtype."""
-        if self.codec.is_plain_sum:
+        if self._is_plain_sum:
             self.add_up(index, terms, out)
         else:
             self.codec.reduce(out, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)

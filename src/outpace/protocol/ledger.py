@@ -132,7 +132,8 @@ class Ledger(LedgerView):
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
             return ignored("that attempt is decided")
         self._complete(sealed._replace(clip=event.clip, void=event.void), event.time_ns)
-        return taken(f"round {event.round} {'overflowed: void' if event.void else 'complete'}")
+        said = f"round {event.round} {'overflowed: void' if event.void else 'complete'}"
+        return Outcome(OutcomeKind.TAKEN, said)
 
     def _sync(self, event: events.Sync) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
@@ -376,7 +377,8 @@ class Ledger(LedgerView):
             self.hyper_step = result.hyper_from.step
         everybody = result.contributions + result.refused
         self.open.free(everybody)
-        self.pool.settle(everybody)
+        if self.pool.given:
+            self.pool.settle(everybody)
         if self._observes:
             self.pace.released((c.rank for c in everybody if self.waits(c)), now_ns)
         self.members.tally(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 from outpace.errors import InvalidRules
@@ -189,6 +189,7 @@ class Rules:
         return cls(**read_fields(cls, values))
 
 
+@lru_cache(typed=True)  # asked for in every round; 1 is one rank, 1.0 all of them
 def needed(quorum: str | int | float, ranks: int) -> int:
     """How many on-time arrivals make the quorum among so many ranks, for the quorums that are a count.
 

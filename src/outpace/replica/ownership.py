@@ -17,7 +17,6 @@ import gc
 import logging
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from operator import attrgetter
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
     from outpace.replica.replica import OptimizerReplica
 
 log = logging.getLogger("outpace")
-
-_COUNTER = attrgetter("_version")
 
 
 class Owner(Protocol):
@@ -92,23 +89,9 @@ class ForeignWrites:
         self._rank, self._replica = rank, replica
         self._begin_with_own = begin_with_own  # makes the written weights what all ranks begin with
         self._can_tell = needs_equal_weights  # weights of one's own may be written; once said is enough
-        self.begin()
 
-    def begin(self) -> None:
-        """The replica has taken up what all begin with."""
-        self._has_begun = False
-        self._known = self._counters()
-
-    def renew(self) -> None:
-        """What was written until now was no foreign write."""
-        self._known = self._counters()
-
-    def heed(self) -> None:
-        """Before the replica is used. Waits for nobody."""
-        is_beginning, self._has_begun = not self._has_begun, True
-        written = [i for i, (now, known) in enumerate(zip(self._counters(), self._known, strict=True)) if now != known]
-        if not written:
-            return
+    def heed(self, is_beginning: bool) -> None:
+        """There are some, and the replica is about to be used, for the first time or not. Waits for nobody."""
         if is_beginning:
             self._begin_with_what_was_written()
         elif self._can_tell:
@@ -117,13 +100,13 @@ class ForeignWrites:
                 "[rank %d - round %d] %s was written between two steps, and not by this optimizer. The other ranks do "
                 "not see that: unless each does the same after the same round, replicas differ from now on. To load "
                 "weights while training, load them on all ranks and then call optimizer.load_state_dict() on all",
-                *(self._rank, self._replica.version, self._replica.named_parameters()[written[0]][0]),
+                *(self._rank, self._replica.version, self._replica.written_by_others()[0]),
             )
 
     def _begin_with_what_was_written(self) -> None:
         written = [p.detach().clone() for p in self._replica.parameters]
         self._begin_with_own()
-        self.renew()
+        self._replica.note_writes()
         if not all(map(torch.equal, written, self._replica.parameters)):
             log.warning(
                 "[rank %d - round %d] the weights that were loaded after DistributedOptimizer was made are not those "
@@ -131,9 +114,6 @@ class ForeignWrites:
                 "checkpoint before the optimizer is made, or with optimizer.load_state_dict() on all ranks",
                 *(self._rank, self._replica.version),
             )
-
-    def _counters(self) -> list[int]:
-        return list(map(_COUNTER, self._replica.parameters))
 
 
 def refuse_wrong_model(model: torch.nn.Module | None, parameters: Iterable[torch.Tensor]) -> None:

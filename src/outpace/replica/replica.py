@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -35,6 +35,7 @@ from outpace.replica.state import NotShareable, Unpacking, is_plain, pack, plain
 
 log = logging.getLogger("outpace")
 
+_COUNTER = attrgetter("_version")
 _NOT_HYPER = ("params", "param_names")
 _CONSTANTS = (bool, int, float, str, type(None))
 RoundHook = Callable[[Round], None]
@@ -68,6 +69,7 @@ class OptimizerReplica:
         self.length = StepLength(inner)  #: of its steps, against those of allreduce
         self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
         self._present = b""  # parameters with a gradient in the last row
+        self.note_writes()
         self.is_torn = False  #: interrupted while it changed: neither the old version nor the new one
         self._is_known_to_fit = False  # whether what the optimizer keeps can be shared, which its first step shows
         self._kept_by_optimizer: set[str] = set()  # group entries the optimizer itself changes, as it does its state
@@ -118,6 +120,17 @@ class OptimizerReplica:
                     "have agreed on the former. Convert the model before you wrap its optimizer"
                 )
 
+    def note_writes(self) -> None:
+        """All that was written to the weights until now is known to everybody."""
+        self._counters = list(map(_COUNTER, self.parameters))
+
+    def written_by_others(self) -> list[str]:
+        """The parameters that were written since, as the counters tell that torch keeps for autograd."""
+        now = list(map(_COUNTER, self.parameters))
+        if now == self._counters:
+            return []
+        return [name for (name, _), a, b in zip(self.named_parameters(), now, self._counters, strict=True) if a != b]
+
     # -- contributing ----------------------------------------------------------------------------------------------
 
     def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
@@ -127,7 +140,8 @@ class OptimizerReplica:
         """
         present = self._copy_gradients(row, work.scale)
         hyper = self._own_hyper()
-        self.staging.landed()
+        if not self.staging.is_shared:
+            self.staging.landed()
         if self.rules is None or self.rules.codec != "none":
             self.codec.deposited(work.step, row, present)
         if onto is not None:
@@ -272,8 +286,9 @@ class OptimizerReplica:
     def _readable(self, result: Result) -> Tensors:
         """The shared result itself where the optimizer is known only to read it, else a private copy with the strides
         of the parameters: fused kernels walk through both in memory order."""
-        clip, gradients = result.round.clip, self.staging.up(result.gradients, self.parameters)
+        clip, gradients = result.round.clip, result.gradients
         if not self.staging.is_shared:
+            gradients = self.staging.up(gradients, self.parameters)
             private = [
                 g if g.stride() == p.stride() else torch.empty_like(p).copy_(g)
                 for g, p in zip(gradients, self.parameters, strict=True)

@@ -23,7 +23,7 @@ import torch
 
 from outpace.interface import Tensors
 from outpace.replica.pinned import is_reached, pinned_like, release, say_once
-from outpace.vector import ALIGN_BYTES
+from outpace.vector import ALIGN_BYTES, fill
 
 BATCH_BYTES = 1 << 25  #: what `host` and `put` move at once, through as much memory of the device
 
@@ -77,17 +77,7 @@ class HostStaging:
     is_shared = True
     is_reading = False
 
-    def down(self, places: Tensors, values: Tensors, present: Sequence[int] = (), scale: float = 1.0) -> None:
-        if 0 in present:
-            for place, is_there in zip(places, present, strict=True):
-                if not is_there:
-                    place.zero_()
-            kept = [pair for pair, is_there in zip(zip(places, values, strict=True), present, strict=True) if is_there]
-            places, values = [place for place, _ in kept], [value for _, value in kept]
-        if places:
-            torch._foreach_copy_(list(places), list(values))
-            if scale != 1.0:
-                torch._foreach_mul_(list(places), scale)
+    down = staticmethod(fill)
 
     def landed(self) -> None:
         """It is there when `down` returns."""

@@ -38,7 +38,7 @@ import time
 from collections.abc import Callable
 from functools import cache, partial
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -292,10 +292,23 @@ def _put(room: mmap.mmap, flags: int, fd: int) -> None:
 _POPULATE_READ = 22  # MADV_POPULATE_READ, which Python does not name; what is shared may be written then, too
 
 
+class Place(NamedTuple):
+    """Offsets of a vector, and of what goes with it."""
+
+    vector: int
+    meta: int
+
+
 class Arena:
     def __init__(self, fd: int, layout: ArenaLayout) -> None:
         take_part()
         self.layout = layout
+        self.rows = {  #: by rank and row
+            (rank, row): Place(layout.row(rank, row), layout.row_meta(rank, row))
+            for rank in range(layout.world)
+            for row in range(layout.rows)
+        }
+        self.slots = [Place(layout.slot(slot), layout.slot_meta(slot)) for slot in range(layout.slots)]
         self._map = mapped(fd, layout.total_bytes)
         self.bytes = torch.frombuffer(self._map, dtype=torch.uint8)
         self.raw = memoryview(self._map)
@@ -320,9 +333,9 @@ class Arena:
         """What this rank writes in a first round of all: its row, and its part of the first slot. Before it joins: all
         ranks do it together, and while others still start."""
         layout = self.layout
-        self.touch(layout.row(rank, 0), layout.vector_bytes)
+        self.touch(self.rows[rank, 0].vector, layout.vector_bytes)
         part = layout.vector_bytes // layout.world
-        self._populate(layout.slot(0) + rank * part, part)
+        self._populate(self.slots[0].vector + rank * part, part)
 
     def _populate(self, offset: int, nbytes: int) -> None:
         start = offset - offset % mmap.PAGESIZE

@@ -94,10 +94,10 @@ class Reduction:
         """
         words, squares = self._table(sealed.slot)
         mark = tag(sealed)
-        layout, sums = self._memory.layout, self._sums
-        rows, slot = [layout.row(c.rank, c.row) for c in sealed.contributions], layout.slot(sealed.slot)
+        memory, sums = self._memory, self._sums
+        rows, slot = [memory.rows[c.rank, c.row].vector for c in sealed.contributions], memory.slots[sealed.slot].vector
         for offset in (*rows, slot):
-            self._memory.touch(offset, layout.vector_bytes)
+            memory.touch(offset, memory.layout.vector_bytes)
         terms, out = sums.terms(sealed, rows), sums.chunks_at(slot)
         total = len(sums.chunks)
         start = place * total // max(1, len(sealed.contributions)) % max(1, total)
@@ -131,13 +131,12 @@ class Reduction:
         """The event that completes the attempt, if every chunk is done. Puts what goes with the result beside it."""
         if self.progress(sealed)[1] < len(self._sums.chunks):
             return None
-        layout = self._memory.layout
-        meta = merged_meta(
-            sealed, (self._memory.read_meta(layout.row_meta(c.rank, c.row)) for c in sealed.contributions)
-        )
+        memory = self._memory
+        blobs = [memory.read_meta(memory.rows[c.rank, c.row].meta) for c in sealed.contributions]
+        meta = merged_meta(sealed, blobs)
         if not self._wanted(sealed):
             return None
-        self._memory.write_meta(layout.slot_meta(sealed.slot), meta)
+        memory.write_meta(memory.slots[sealed.slot].meta, meta)
         _, squares = self._table(sealed.slot)
         return done(0, sealed, self._sums.clip(squares[2::_WORDS].tolist()))
 
@@ -211,7 +210,7 @@ class SpareMemory:
         for row in self._unused(self.rows, number):
             if row and (self._rank, row) not in taken:  # only this rank writes there
                 del self.rows[row]
-                self._memory.punch(layout.row(self._rank, row), layout.vector_bytes)
+                self._memory.punch(self._memory.rows[self._rank, row].vector, layout.vector_bytes)
         for slot in self._unused(self.slots, number):
             del self.slots[slot]
             self._give_back_slot(slot)
@@ -227,7 +226,7 @@ class SpareMemory:
             agent = self._memory.layout.world
             is_used = self._holds.others_use(slot, 0, [*self._log.living(), agent])
             if slot in self._log.ledger.free_slots() and not is_used:
-                self._memory.punch(self._memory.layout.slot(slot), self._memory.layout.vector_bytes)
+                self._memory.punch(self._memory.slots[slot].vector, self._memory.layout.vector_bytes)
         finally:
             self._holds.release()
 
@@ -273,19 +272,19 @@ class ArenaMemory:
     # -- contributions and results ---------------------------------------------------------------------------------
 
     def row(self, row: int) -> Tensors:
-        return self._vector_at(self._layout.row(self._rank, row))
+        return self._vector_at(self.arena.rows[self._rank, row].vector)
 
     async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
         self._faults.at("depositing", self._log.ledger.round)
         self._spare.rows[row] = self._log.ledger.round
-        self.arena.write_meta(self._layout.row_meta(self._rank, row), join_meta(*described))
+        self.arena.write_meta(self.arena.rows[self._rank, row].meta, join_meta(*described))
 
     def copy_row(self, row: int) -> tuple[torch.Tensor, bytes]:
-        return self._bytes_of(row).clone(), self.arena.read_meta(self._layout.row_meta(self._rank, row))
+        return self._bytes_of(row).clone(), self.arena.read_meta(self.arena.rows[self._rank, row].meta)
 
     def put_row(self, row: int, copy: tuple[torch.Tensor, bytes]) -> None:
         self._bytes_of(row).copy_(copy[0])
-        self.arena.write_meta(self._layout.row_meta(self._rank, row), copy[1])
+        self.arena.write_meta(self.arena.rows[self._rank, row].meta, copy[1])
 
     def reduce(self, sealed: Round) -> Event | None:
         """What this rank can do for a sealed round: nothing where an agent does it."""
@@ -296,9 +295,9 @@ class ArenaMemory:
         self.holds.take(record)
 
     def result(self, record: Round) -> Result:
-        present, hyper = meta_of(record, self.arena.read_meta(self._layout.slot_meta(record.slot)))
+        present, hyper = meta_of(record, self.arena.read_meta(self.arena.slots[record.slot].meta))
         self._faults.at("applying", record.number)
-        return Result(record, self._vector_at(self._layout.slot(record.slot)), present, hyper)
+        return Result(record, self._vector_at(self.arena.slots[record.slot].vector), present, hyper)
 
     def release(self) -> None:
         self.holds.release()
@@ -369,7 +368,7 @@ class ArenaMemory:
     # -- views -----------------------------------------------------------------------------------------------------
 
     def _bytes_of(self, row: int) -> torch.Tensor:
-        return self.arena.region(self._layout.row(self._rank, row), self._vector.nbytes)
+        return self.arena.region(self.arena.rows[self._rank, row].vector, self._vector.nbytes)
 
     def _note(self, row: int, notes: Notes) -> None:
         numbers = self.arena.numbers(self._layout.notes(row), 1 + len(notes), "d")
