@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from outpace.race.result import Entry, Settings
-from outpace.race.tuning import FACTORS, tuned
+from outpace.race.run import FACTORS, tuned
 from outpace.workloads.base import ACCURACY, LOSS, Metric
 
 SETTINGS = Settings("digits", ranks=2, rounds=6, microbatches=2, tune=True)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from enum import Enum, auto
+from functools import partial
 from typing import NamedTuple
 
 
@@ -275,8 +276,7 @@ class Outcome(NamedTuple):
         return self.kind in (OutcomeKind.IGNORED, OutcomeKind.REPEATED)
 
 
-def taken(reason: str) -> Outcome:
-    return Outcome(OutcomeKind.TAKEN, reason)
+taken = partial(Outcome, OutcomeKind.TAKEN)
 
 
 def ignored(reason: str) -> Outcome:

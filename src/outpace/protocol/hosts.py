@@ -25,12 +25,12 @@ class Hosts(Part):
     def __init__(self, rules: Rules) -> None:
         self.of = rules.hosts or (0,) * rules.world  #: the host of each rank
         self.count = max(self.of) + 1
+        self.ranks: list[list[int]] = [[] for _ in range(self.count)]  #: of each host
+        for rank, host in enumerate(self.of):
+            self.ranks[host].append(rank)
         self.generation = 0
         self.living = set() if rules.hosts else {0}
         self.serials, self.begins, self.gone, self.committed = {}, {}, set(), {}
-
-    def ranks(self, host: int) -> list[int]:
-        return [rank for rank, its in enumerate(self.of) if its == host]
 
     def enter(self, host: int, serial: int, complete: int) -> bool:
         """An agent begins. False for one that is known. A host that was given up has missed all rounds so far."""

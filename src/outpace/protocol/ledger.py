@@ -132,8 +132,7 @@ class Ledger(LedgerView):
         if sealed is None or (event.round, event.attempt) != (sealed.number, sealed.attempt):
             return ignored("that attempt is decided")
         self._complete(sealed._replace(clip=event.clip, void=event.void), event.time_ns)
-        said = f"round {event.round} {'overflowed: void' if event.void else 'complete'}"
-        return Outcome(OutcomeKind.TAKEN, said)
+        return taken(f"round {event.round} {'overflowed: void' if event.void else 'complete'}")
 
     def _sync(self, event: events.Sync) -> Outcome:
         member = self.members.current(event.rank, event.incarnation)
@@ -206,7 +205,7 @@ class Ledger(LedgerView):
         if not self.hosts.give_up(host, event.number):
             return ignored("that host is gone already, or has another agent")
         self._news += 1
-        lost = set(self.hosts.ranks(host))
+        lost = set(self.hosts.ranks[host])
         self.snapshots_at[host].begin_anew()
         in_no_round = [c for c in self.on_time + self.carried if c.rank in lost]
         for contribution in in_no_round:

@@ -164,7 +164,7 @@ class LedgerView(Part):
         if latest is None or latest.version < self.hosts.begins.get(host, 0):
             return True
         is_of_use = latest.buffer != NOWHERE and latest.version >= self.results.oldest
-        return not is_of_use and any(map(self.results.cannot_go_on, self.hosts.ranks(host)))
+        return not is_of_use and any(map(self.results.cannot_go_on, self.hosts.ranks[host]))
 
     def is_spent(self) -> bool:
         """Whether nobody needs the latest snapshot any more: all have gone on beyond it, and who joins later needs a

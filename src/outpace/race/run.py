@@ -1,11 +1,16 @@
 """The course of a race: every system in turn, as often as asked, and each attempt on real ranks.
 
+The learning rate that suits a system can be looked for first. A few are tried in simulated time, on a seed that the
+race does not use: ranks take as long as in the race, and what is late there is late here. The time of communication is
+left out.
+
 A user's own script is started on every rank as torchrun would start it. Which strategy its DistributedOptimizer takes,
 and where it records, stands in the environment and overrides the script's arguments.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import re
@@ -16,21 +21,25 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any, cast
 
 import torch
+from torch import nn
+from torch.optim import Optimizer
 
 from outpace.errors import InvalidRules, OutpaceError, RankFailed, TraceInvalid
-from outpace.imbalance import imbalance
+from outpace.imbalance import Imbalance, imbalance
 from outpace.job.environment import LOG_DIR, STRATEGY, whereami
 from outpace.job.machine import check_memory, processor
 from outpace.launching.spawn import spawn
 from outpace.observe.reader import read_trace
 from outpace.race.directory import save
-from outpace.race.rank import FinishLine, RankReport, task_of, train
+from outpace.race.rank import FinishLine, RankReport, optimizer_of, task_of, train
 from outpace.race.result import Attempt, Entry, Race, Settings, attempt_of
 from outpace.race.systems import BASELINES, system
-from outpace.race.tuning import Tell, tuned
+from outpace.simulation import Scenario, simulate_training
 from outpace.version import __version__
+from outpace.workloads import Workload
 from outpace.workloads.base import Metric
 
 SYSTEMS = ("ddp", "allreduce", "auto", "eager-majority", "wagma", "nonblocking")
@@ -38,6 +47,10 @@ SCRIPT_SYSTEMS = ("allreduce", "auto", "eager-majority")
 FAILURE = "failure.txt"  #: in the directory of an attempt that failed
 OUTPUT, LAST_LINES = "output-{:05d}.txt", 5  #: what a rank of a script printed, and how much of it an error shows
 METRIC = Metric("training loss", higher_is_better=False)  #: all that is known of a script, if it gives step(loss=...)
+FACTORS = (0.5, 1.0, 2.0)  #: of the workload's own learning rate
+OTHER_SEED = 1000  #: so much further on than the race's first
+
+Tell = Callable[[str], None]  #: hears in words what is tried
 
 
 @dataclass(frozen=True)
@@ -220,3 +233,60 @@ def _run(script: str, arguments: tuple[str, ...], log_dir: Path) -> bool:
         sys.stdout.flush()
         sys.stderr.flush()
     return True
+
+
+def tuned(entry: Entry, settings: Settings, steps: int, metric: Metric, tell: Tell | None = None) -> Entry:
+    """With the learning rate that led furthest, and what each did. Blocks for a simulated training of each."""
+    tried = []
+    for factor in FACTORS:
+        if tell is not None:
+            tell(f"{entry.title}: trying {factor:g} times the learning rate, in simulated time")
+        tried.append((factor, _learned(entry.system, settings, steps, factor)))
+    sign = 1 if metric.higher_is_better else -1
+    best = max(tried, key=lambda pair: -math.inf if math.isnan(pair[1]) else sign * pair[1])
+    return replace(entry, learning_rate=best[0], tried=tuple(tried))
+
+
+def _learned(name: str, settings: Settings, steps: int, factor: float) -> float:
+    """The metric at the end of a simulated training."""
+    seed = settings.seed + OTHER_SEED
+    task = task_of(settings, seed)
+    scenario = Scenario(
+        ranks=settings.ranks,
+        steps=steps,
+        compute_ms=settings.compute_ms or 100.0,
+        imbalance=_OwnCosts(task, task.model(), imbalance(settings.imbalance, seed)),
+        network="zero",
+        microbatches=settings.microbatches,
+        seed=seed,
+    )
+    found = simulate_training(system(name).simulated(), scenario, cast(Workload, _AtRate(task, factor)))
+    return float(found.held_out.metric)
+
+
+@dataclass(frozen=True)
+class _OwnCosts:
+    """What the imbalance makes of a step that takes as long as its samples ask for, by an untrained model."""
+
+    task: Workload
+    model: nn.Module
+    imbalance: Imbalance
+
+    @torch.no_grad()
+    def compute_s(self, rank: int, world: int, step: int, base_s: float) -> float:
+        inputs, _ = self.task.batch(step, rank, world)
+        cost = self.task.cost(inputs, self.model(inputs)) * self.task.size(len(inputs), world)
+        return self.imbalance.compute_s(rank, world, step, base_s * cost)
+
+
+class _AtRate:
+    """A workload with another learning rate."""
+
+    def __init__(self, task: Workload, factor: float) -> None:
+        self._task, self._factor = task, factor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        return optimizer_of(self._task, model, self._factor)

@@ -81,7 +81,7 @@ class Agent:
         self._life = Life(life_fd)
         self._page = page = SharedPage(memory)
         self._inbox, self._bell = Inbox(inbox_fd, page), Bell(page.bell)
-        self._ranks = Hosts(rules).ranks(spec.host)
+        self._ranks = Hosts(rules).ranks[spec.host]
         self._store = joined_store()
         self._prefix = cluster_of(spec.name)
         self._snapshots = snapshots = SnapshotStore(memory)
@@ -393,7 +393,7 @@ def live(given: dict[str, Any]) -> None:
     layout, life = ArenaLayout(**spec.layout), Life(spec.fds[2])
     if not life.take(layout.world):
         return  # another one was quicker
-    page, ranks = SharedPage(Arena(spec.fds[0], layout)), Hosts(Rules.from_dict(spec.rules)).ranks(spec.host)
+    page, ranks = SharedPage(Arena(spec.fds[0], layout)), Hosts(Rules.from_dict(spec.rules)).ranks[spec.host]
     while os.fork() == 0:
         life.wait_for(layout.world)
         if page.status != RUNNING or not any(map(life.lives, ranks)):

@@ -61,7 +61,7 @@ def open_cluster(
     rules = replace(rules, hosts=hosts)
     plan = plan_of(replica, rules, max_grad_norm)
     rank, host = place.rank, hosts[place.rank]
-    ranks = Hosts(rules).ranks(host)
+    ranks = Hosts(rules).ranks[host]
     prepare = _preparing(begun, hosts, plan) if rank == ranks[0] else lambda _: None
     rendezvous = Rendezvous(begun.store, f"{begun.name}/host/{host}", rank, ranks, timeout_s, prepare, restarts=True)
     parts = Parts(plan, rules, rank, rendezvous)
