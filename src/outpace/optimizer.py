@@ -224,14 +224,14 @@ class DistributedOptimizer(Optimizer):
 
         Load the model's weights first. If the ranks bring checkpoints of different versions, the furthest is what all
         begin from. One rank's checkpoint may be loaded by all, and one of the plain inner optimizer is accepted too.
-        A rank that was started again while the others train keeps what it has taken up from them: the checkpoint is
+        A rank that was started again keeps what it has taken up from the others until its first step: the checkpoint is
         older. A rank's own `state_dict()`, loaded before its first step, is loaded already: nobody is waited for.
         """
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
         position = state_dict.get("outpace")
         is_loaded = self._steps == 0 and self._position.is_of_this_moment(position)
-        if self._engine.came_late and not is_loaded:
+        if self._engine.came_late and self._steps == 0 and not is_loaded:
             self._run(self._engine.replay.take_up)
             return
         self.inner.load_state_dict({k: v for k, v in state_dict.items() if k != "outpace"})

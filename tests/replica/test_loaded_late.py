@@ -94,3 +94,25 @@ def test_what_others_train_already_is_taken_up_and_said(caplog):
         assert len(ended("eager-solo", (0,), 0, False, True, imbalance="slow:factor=9")) == 1
     (record,) = caplog.records
     assert "this rank has taken up theirs" in record.message
+
+
+def goes_back_together() -> list[float]:
+    """All ranks go back to a checkpoint while they train. One of them was started again long before."""
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "allreduce")
+    optimizer._engine.came_late = os.environ["RANK"] == "1"
+    saved = weight.detach().clone(), optimizer.state_dict()
+    for _ in range(3):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    with torch.no_grad():
+        weight.copy_(saved[0])
+    optimizer.load_state_dict(saved[1])
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    optimizer.finish()
+    return weight.tolist()
+
+
+def test_a_rank_that_was_started_again_and_has_stepped_goes_back_to_a_checkpoint_with_the_others():
+    assert outpace.simulate(goes_back_together, ranks=3).results == ([-1.0, -1.0],) * 3
