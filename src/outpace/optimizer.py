@@ -187,10 +187,10 @@ class DistributedOptimizer(Optimizer):
             samples = drawn
         work = self._work(samples)._replace(loss=_plain(loss) if is_loss_wanted else None)
         self._last = self._drive(self._strategy.step, self._engine, work)
-        self._replica.note_writes()
         if self._round is not None and not self._last.taken and not self._round.is_over:
             self._round.take_back()
         self._engine.begin_computing()
+        self._replica.note_writes()
         self._steps += 1
         if is_recording:
             counted = work.samples if self._round is None or samples is not None else self._round.samples

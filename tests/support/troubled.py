@@ -61,8 +61,9 @@ def march(directory: str, strategy: str, sleep_s: list[float], in_training=None,
 
 
 def four_times_as_slow(directory: str, strategy: str, victim: int) -> Told:
-    """The victim makes a step when each of the others has made four, and they are never far ahead of that: if they went
-    at its pace, nothing would go on, and however slow the machine is, the victim's work is not too late."""
+    """The victim makes a step when the quickest of the others has made four, and they are never far ahead of that: if
+    they went at its pace, nothing would go on, and however slow the machine is, the victim's work is not too late. Nor
+    does anything stand still if one of the others falls behind: who is held up here waits for the victim alone."""
     lives = [Life(Path(directory), rank, 1) for rank in range(world())]
 
     def is_too_early(steps: int) -> bool:
@@ -70,7 +71,7 @@ def four_times_as_slow(directory: str, strategy: str, victim: int) -> Told:
             life.look()
         made = [len(life.steps) for life in lives]
         if my_rank() == victim:
-            return min(made[:victim] + made[victim + 1 :]) < 4 * (steps + 1)
+            return max(made[:victim] + made[victim + 1 :]) < 4 * (steps + 1)
         return steps > 4 * made[victim] + 12
 
     def wait(told: Told) -> None:

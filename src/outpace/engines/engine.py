@@ -94,8 +94,9 @@ class Engine:
         return self.company.driven(self, drive, *call) if self.company.has_several else drive(*call)
 
     def begin_computing(self) -> None:
-        """A step begins here: for strategies that look at the clock."""
+        """A step begins here: for strategies that look at the clock, and for replicas that look ahead."""
         self.began_s = self.log.now_s()
+        self.replica.begin_computing()
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 

@@ -363,7 +363,7 @@ class Ledger(LedgerView):
         """With the weight of each contribution, and its length. Rounds complete in order, so what each rank is owed is
         known."""
         weighed = sealed._replace(weights=self.discount.weights(sealed))
-        return weighed._replace(stride=self.usual_size.stride(weighed))
+        return weighed._replace(stride=self.usual_size.stride(weighed), ahead=self.lateness.ahead)
 
     def _free_slot(self) -> int:
         return next(self.results.free_slots(self.reducing))
@@ -384,6 +384,7 @@ class Ledger(LedgerView):
         if not result.void:
             self.discount.settle(result)
             self.usual_size.settle(result)
+            self.lateness.settle(result)
         self._settle(now_ns)
 
     def _settle_sync(self) -> None:

@@ -13,7 +13,7 @@ from outpace.protocol.members import FINISHED, SYNCING, Members, OpenRound, Sync
 from outpace.protocol.pace import Pace, QuorumChoice
 from outpace.protocol.pool import Pool
 from outpace.protocol.published import Published
-from outpace.protocol.round import Contribution, Discount, Results, Round, UsualSize
+from outpace.protocol.round import Contribution, Discount, Lateness, Results, Round, UsualSize
 from outpace.protocol.rules import Rules
 from outpace.protocol.state import Part
 
@@ -105,6 +105,7 @@ class LedgerView(Part):
     hyper_step: int  #: own steps of the rank whose hyper-parameters were used last
     discount: Discount
     usual_size: UsualSize
+    lateness: Lateness
     sync: Synchronisation
     hosts: Hosts
     snapshots_at: list[Snapshots]  #: by host
@@ -118,10 +119,11 @@ class LedgerView(Part):
         self.rules = rules
         self.host = host  #: whose snapshots are meant by `snapshots`; changes nothing else
         self.members, self.hosts, self.sync = Members(), Hosts(rules), Synchronisation()
-        self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto")
+        self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto", rules.usual_lag)
         self.round, self.open, self.reducing = 0, OpenRound(rules.rows), None
         self.met_ns, self.grace_ns, self.patient_until_ns, self.hyper_step = None, 0, None, 0
-        self.results, self.discount, self.usual_size = Results(rules), Discount(rules), UsualSize(rules)
+        self.results, self.discount = Results(rules), Discount(rules)
+        self.usual_size, self.lateness = UsualSize(rules), Lateness(rules)
         self.told = {}
         self.snapshots_at = [Snapshots(rules.world) for _ in range(self.hosts.count)]
         self.published = Published(rules, self.members, self.pace)

@@ -135,10 +135,9 @@ class QuorumChoice(Part):
     """Which quorum makes most progress: what `quorum="auto"` decides, and what keeps others from making too much late.
 
     A fold of the log: all ranks come to the same choice at the same round. Every few rounds, the last steps of all
-    ranks are played again with each quorum. What is on time counts in full, what is late as little as a discount lets
-    it weigh:
+    ranks are played again with each quorum. Each contribution counts as much as it would weigh (`round.Discount`):
 
-        progress(k) = (number on time + sum over late ones of 1 / (1 + lag)^2) / time it took
+        progress(k) = sum of the weights / time it took
 
     The rest is withheld. A discount gives it back later, but it can only do so much: with momentum, and near the
     largest learning rate that trains, it was seen to fail where more than a fifth is withheld. So no quorum is taken of
@@ -150,8 +149,9 @@ class QuorumChoice(Part):
     changes: list[Choice]  #: the last ones, oldest first
     _looked: tuple[int, int]  # round and number of ranks of the last look
 
-    def __init__(self, is_free: bool = True) -> None:
+    def __init__(self, is_free: bool = True, usual_lag: int = 0) -> None:
         self._is_free = is_free  # to take what makes most progress; else as few as may be
+        self._usual_lag = usual_lag
         self.changes = []
         self._looked = (0, 0)
 
@@ -175,7 +175,7 @@ class QuorumChoice(Part):
         if not known or not self.changes:
             found = Choice(0, ranks if self._is_free else least, ranks, 0.0, 0.0)
         else:
-            found = chosen(known, min(least, len(known)), self._is_free)
+            found = chosen(known, min(least, len(known)), self._is_free, self._usual_lag)
         unknown = ranks - found.ranks if self._is_free else 0  # as in the beginning, they are waited for
         quorum = max(least, found.quorum + unknown)
         if not self.changes or (quorum, ranks) != self.changes[-1][1:3]:
@@ -183,7 +183,7 @@ class QuorumChoice(Part):
             del self.changes[:-CHANGES]
 
 
-def chosen(histories: Sequence[Sequence[int]], least: int = 1, is_free: bool = True) -> Choice:
+def chosen(histories: Sequence[Sequence[int]], least: int = 1, is_free: bool = True, usual_lag: int = 0) -> Choice:
     """The quorum for ranks whose last steps took so long."""
     ranks = len(histories)
     played = sorted(histories, key=lambda history: sum(history) / len(history))
@@ -193,7 +193,7 @@ def chosen(histories: Sequence[Sequence[int]], least: int = 1, is_free: bool = T
     lowest = max(1, least * size // ranks)
     steps = range(_CANDIDATES + 1)
     candidates = sorted({lowest + (size - lowest) * i // _CANDIDATES for i in steps}, reverse=is_free)
-    outcomes = {k: play(played, k) for k in candidates}
+    outcomes = {k: play(played, k, usual_lag) for k in candidates}
     allowed = [k for k in candidates if outcomes[k].withheld <= MOST_WITHHELD]
     enough = NEARLY * max(outcomes[k].progress for k in allowed) if is_free else 0.0
     best = next(k for k in allowed if outcomes[k].progress >= enough)
@@ -201,7 +201,7 @@ def chosen(histories: Sequence[Sequence[int]], least: int = 1, is_free: bool = T
     return Choice(0, -(-best * ranks // size), ranks, against, outcomes[best].late)
 
 
-def play(histories: Sequence[Sequence[int]], quorum: int) -> Played:
+def play(histories: Sequence[Sequence[int]], quorum: int, usual_lag: int = 0) -> Played:
     """If ranks took as long again, step by step, with this quorum."""
     ranks = range(len(histories))
     arrivals = [(histories[rank][0], rank) for rank in ranks]
@@ -212,7 +212,7 @@ def play(histories: Sequence[Sequence[int]], quorum: int) -> Played:
     for _ in range(total):
         now, rank = heappop(arrivals)
         lag = version - began_at[rank]
-        weight += 1.0 / (1 + lag) ** 2
+        weight += min(1.0, (1 + usual_lag) / (1 + lag)) ** 2
         late += lag > 0
         waiting.append(rank)
         if lag:

@@ -19,7 +19,9 @@ MOST = 2.0  #: that a contribution weighs: more would be its noise at a learning
 HELD = 1.0  #: contributions' worth that a rank is owed before its late ones are given any of it
 IN_A_ROW = 3  #: contributions late, one after the other, before more are given any of it: its rank is slow, not unlucky
 SMALL = 0.5  #: of the usual size: rounds that vary as they do in most strategies are whole steps
-FOLLOWS = 0.1  #: part of a difference that the usual size follows in a round: momentum is mostly 0.9
+FOLLOWS = 0.1  #: part of a difference that averages follow in a round: momentum is mostly 0.9
+AHEAD = 1.5  #: times the mean lateness is looked ahead
+NOT_WORTH_IT = 0.02  #: rounds: to look so little ahead changes nothing
 
 
 class Contribution(NamedTuple):
@@ -50,6 +52,7 @@ class Round(NamedTuple):
     refused: tuple[Contribution, ...] = ()
     weights: tuple[float, ...] = ()  #: of the contributions, if they are not all 1
     stride: float = 1.0  #: what part of a whole step it is, beside the rounds before it
+    ahead: float = 0.0  #: how far ahead of it gradients are computed next, in steps as long as its own
 
     def staleness(self, contribution: Contribution) -> int:
         """Rounds between what it was computed at and where it entered."""
@@ -105,6 +108,32 @@ class UsualSize(Part):
         self._usual = size if self._usual is None else self._usual + FOLLOWS * (size - self._usual)
 
 
+class Lateness(Part):
+    """How late work is lately, and so how far ahead of the weights ranks compute (`replica.look_ahead`).
+
+    The mean over all contributions, those on time included: which of the gradients that are computed now will be late
+    is not known, but how many usually are. Half as much again as that mean learned best: steps differ from the last
+    one, and late work is of some use only if it errs on the side of damping.
+    """
+
+    _mean: float
+    _rounds: int
+
+    def __init__(self, rules: Rules) -> None:
+        self._rules = rules
+        self._mean, self._rounds = 0.0, 0
+
+    @property
+    def ahead(self) -> float:
+        return AHEAD * self._mean if self._rules.looks_ahead and self._mean > NOT_WORTH_IT else 0.0
+
+    def settle(self, result: Round) -> None:
+        if self._rules.looks_ahead and result.contributions:
+            lags = [result.number - c.version for c in result.contributions]
+            self._rounds += 1
+            self._mean += max(FOLLOWS, 1 / self._rounds) * (sum(lags) / len(lags) - self._mean)
+
+
 class Discount(Part):
     """What late work weighs, and what is withheld until it is given back.
 
@@ -112,7 +141,7 @@ class Discount(Part):
     large learning rates unstable; dropped, its rank would be heard less than others. So it enters its round with a part
     of its weight, and the rest stays to its rank's credit and goes to what that rank gives later:
 
-        weight of what is late by `lag` rounds:  1 / (1 + lag)^2
+        weight of what is late by `lag` rounds:  1 / (1 + lag)^2, or where ranks look ahead 4 / (1 + lag)^2, at most 1
         weight of what is on time:               1 + its rank's credit, but at most 2, and only as far as the round is
                                                  neither a longer step nor a noisier one than with everybody in it
 

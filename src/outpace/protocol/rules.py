@@ -14,7 +14,7 @@ from outpace.spec import is_number
 
 QUORUM_NAMES = ("auto", "solo", "majority", "majority-random", "full", "work")
 LATE_NAMES = ("carry", "count", "drop")
-REPAIR_NAMES = ("discount", "none")
+REPAIR_NAMES = ("look-ahead", "discount", "none")
 NORMALISE_NAMES = ("world", "contributors", "samples", "finished", "planned", "sum")
 OF_SUMS = ("finished", "planned")  #: a row is the sum of its micro-batches' gradients, not their mean
 HOST_MEANS = 3  #: rows of a host for means of groups: two in turn, and one for those that all wait for
@@ -58,7 +58,8 @@ class Rules:
     grace: str | float = "auto"  #: seconds, or "auto" from the observed spread of arrivals
     min_ranks: int | None = None
     restarts: bool = False  #: a rank that dies is started again, so that the end of training waits for it
-    repair: str = "none"  #: what late work weighs: "discount" it by its age, or "none", at full weight
+    #: against what late work does: compute ahead of the weights ("look-ahead"), let it weigh less ("discount"), "none"
+    repair: str = "none"
     seed: int = 0
     codec: str = "none"  #: how gradients are coded on their way
     cumulative: bool = False  #: a rank may add to what it has given to the open round
@@ -162,12 +163,17 @@ class Rules:
     @cached_property
     def discounts(self) -> bool:
         """Whether late work weighs less. In a plain sum everything is as it was given."""
-        return self.repair == "discount" and self.normalise != "sum"
+        return self.repair != "none" and self.normalise != "sum"
+
+    @cached_property
+    def looks_ahead(self) -> bool:
+        return self.repair == "look-ahead" and self.publishes is None
 
     @cached_property
     def usual_lag(self) -> int:
-        """How late a contribution of equally fast ranks is: where a round takes one, the others come before it."""
-        return self.world - 1 if self.one_at_a_time else 0
+        """How late a contribution may be at full weight. Where a round takes one of equally fast ranks, the others come
+        before it; and looking ahead makes up for one round."""
+        return (self.world - 1 if self.one_at_a_time else 0) + self.looks_ahead
 
     def too_late(self, lag: int) -> bool:
         return lag > 0 and (self.late == "drop" or lag > self.max_staleness)

@@ -217,7 +217,7 @@ class StepLength:
         return normalises(self._optimizer)
 
     @cached_property
-    def _has_momentum(self) -> bool:
+    def has_momentum(self) -> bool:
         return has_momentum(self._optimizer)
 
     def of_own_step(self, ranks: int) -> AbstractContextManager[None]:
@@ -237,7 +237,7 @@ class StepLength:
         if size in (0.0, 1.0) or not self.is_matched:
             return nullcontext()
         length = math.sqrt(size) if is_one_of_many and self._normalises else 1.0
-        return self._scaled(length * stride if stride != 1.0 and self._has_momentum else length, decay=size)
+        return self._scaled(length * stride if stride != 1.0 and self.has_momentum else length, decay=size)
 
     @contextmanager
     def _scaled(self, length: float, decay: float) -> Iterator[None]:

@@ -94,13 +94,16 @@ class ForeignWrites:
         """There are some, and the replica is about to be used, for the first time or not. Waits for nobody."""
         if is_beginning:
             self._begin_with_what_was_written()
-        elif self._can_tell:
+            return
+        written = self._replica.written_by_others()
+        self._replica.look.accept(written)
+        if self._can_tell:
             self._can_tell = False
             log.warning(
                 "[rank %d - round %d] %s was written between two steps, and not by this optimizer. The other ranks do "
                 "not see that: unless each does the same after the same round, replicas differ from now on. To load "
                 "weights while training, load them on all ranks and then call optimizer.load_state_dict() on all",
-                *(self._rank, self._replica.version, self._replica.written_by_others()[0]),
+                *(self._rank, self._replica.version, self._replica.named_parameters()[written[0]][0]),
             )
 
     def _begin_with_what_was_written(self) -> None:

@@ -30,14 +30,14 @@ from outpace.replica.inner_step import (
     only_reads_gradients,
     same_bits_with_any_threads,
 )
+from outpace.replica.look_ahead import LookAhead
 from outpace.replica.staging import Copy, staging_for
-from outpace.replica.state import NotShareable, Unpacking, is_plain, pack, plain
+from outpace.replica.state import NotShareable, Unpacking, is_constant, is_plain, pack, plain
 
 log = logging.getLogger("outpace")
 
 _COUNTER = attrgetter("_version")
 _NOT_HYPER = ("params", "param_names")
-_CONSTANTS = (bool, int, float, str, type(None))
 RoundHook = Callable[[Round], None]
 
 
@@ -67,6 +67,7 @@ class OptimizerReplica:
         self.max_grad_norm: float | None = None  #: for steps of its own
         self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
         self.length = StepLength(inner)  #: of its steps, against those of allreduce
+        self.look = LookAhead(self.parameters)  #: from the weights to where gradients are computed
         self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
         self._present = b""  # parameters with a gradient in the last row
         self.note_writes()
@@ -89,6 +90,7 @@ class OptimizerReplica:
 
     def release(self) -> None:
         """It is not stepped any more: its parameters may become another optimizer's."""
+        self.look.go_back()
         ownership.release(self, (*self.parameters, *self.others.values()))
 
     def check_unchanged(self) -> None:
@@ -124,12 +126,10 @@ class OptimizerReplica:
         """All that was written to the weights until now is known to everybody."""
         self._counters = list(map(_COUNTER, self.parameters))
 
-    def written_by_others(self) -> list[str]:
-        """The parameters that were written since, as the counters tell that torch keeps for autograd."""
+    def written_by_others(self) -> list[int]:
+        """Which parameters were written since, as the counters tell that torch keeps for autograd."""
         now = list(map(_COUNTER, self.parameters))
-        if now == self._counters:
-            return []
-        return [name for (name, _), a, b in zip(self.named_parameters(), now, self._counters, strict=True) if a != b]
+        return [] if now == self._counters else [i for i, count in enumerate(now) if count != self._counters[i]]
 
     # -- contributing ----------------------------------------------------------------------------------------------
 
@@ -215,6 +215,7 @@ class OptimizerReplica:
     def exchange(self, rows: Sequence[Tensors]) -> None:
         count = len(self.model_buffers)
         with self._changing():
+            self.look.go_back()
             means = (Copy(mine, mean_of([row[count + i] for row in rows])) for i, mine in enumerate(self._apart()))
             self.staging.put(chain(self.model_buffers.met([row[:count] for row in rows]), means))
             self._all_are_alike()
@@ -260,11 +261,19 @@ class OptimizerReplica:
             self.codec.dropped(step)
         with self._changing(), same_bits_with_any_threads(self._dtypes):
             if not result.round.void:
+                ahead = result.round.ahead
+                self.look.begin_step(ahead if ahead and self.length.has_momentum else 0.0)
                 self._step_with(result)
             self.version += 1
         self._check_once_that_state_fits()
         if self._on_round is not None:
             self._on_round(result.round)
+
+    def begin_computing(self) -> None:
+        """Gradients are computed ahead of the weights from here on, if late work asks for it."""
+        if self.look.is_due:
+            with self._changing():
+                self.look.go()
 
     def _length_of(self, applied: Round) -> AbstractContextManager[None]:
         if self.rules is None:
@@ -315,7 +324,7 @@ class OptimizerReplica:
             for group in self.inner.param_groups
         ]
         written = json.dumps(groups).encode()
-        self._written = (values if all(map(_is_constant, values)) else [], written)
+        self._written = (values if all(map(is_constant, values)) else [], written)
         return written
 
     def _parsed_hyper(self) -> list[dict[str, Any]]:
@@ -392,6 +401,7 @@ class OptimizerReplica:
 
     def begin_anew(self) -> None:
         """The weights are not what this rank's steps made of them: nothing that is kept beside goes back to them."""
+        self.look.begin_anew()
 
     def _begin_with(self, contents: Contents) -> None:
         names, buffers = contents.plain["others"], contents.plain["buffers"]
@@ -407,7 +417,7 @@ class OptimizerReplica:
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """What a rank that adopts has as its weights."""
-        return [p.detach() for p in self.parameters]
+        return self.look.weights()
 
     def _packed_state(self, state: dict[str, Any], tensors: list[torch.Tensor], parameter: Any) -> dict[str, Any]:
         packed = {}
@@ -436,8 +446,3 @@ class OptimizerReplica:
 
     def _name(self, parameter: torch.Tensor, index: int) -> str:
         return self._names.get(id(parameter), f"parameter {index}")
-
-
-def _is_constant(value: Any) -> bool:
-    """Whether the same object always has the same value: a learning rate in a tensor can change in place."""
-    return all(map(_is_constant, value)) if isinstance(value, tuple) else isinstance(value, _CONSTANTS)

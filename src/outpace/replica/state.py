@@ -103,3 +103,12 @@ def _is_like(before: Any, wanted: tuple[object, ...]) -> bool:
     if not isinstance(before, torch.Tensor) or overlaps(before):
         return False
     return (before.shape, before.dtype, before.stride(), before.device) == wanted
+
+
+def is_constant(value: Any) -> bool:
+    """Whether the same object always has the same value: a learning rate in a tensor can change in place."""
+    return (
+        all(map(is_constant, value))
+        if isinstance(value, tuple)
+        else isinstance(value, (bool, int, float, str, type(None)))
+    )

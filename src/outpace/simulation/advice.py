@@ -32,6 +32,7 @@ STAY = "stay with what waits for all"
 
 WORTH_IT = 1.05  #: a gain below this is not worth any staleness
 CLOSE = 0.95  #: of two strategies, the less stale one is taken if it is this close to the faster
+CLOSE_WITHOUT_LATENESS = 0.9  #: likewise of equal batches with the strategy that waits for all, where nothing is late
 APPLIED = 0.98  #: a strategy that drops more than the rest of this loses data
 SLOWER = 1.2  #: a rank that computes so much longer than the median is named
 ALWAYS = 0.9  #: of the steps: a rank that is so often slower is slow step after step
@@ -115,7 +116,9 @@ def _first(standing: Standing, others: dict[str, Standing], recommended: str) ->
         gains[BALANCED] = others[BALANCED].runs[0].throughput / now
     most = max(gains.values())
     order = [name for name in (BALANCED, standing.scenario.data, SHARED, BOTH) if name in gains]
-    data = next((name for name in order if gains[name] >= max(WORTH_IT, CLOSE * most)), standing.scenario.data)
+    close = dict.fromkeys(order, CLOSE) | {BALANCED: CLOSE_WITHOUT_LATENESS}
+    enough = (name for name in order if gains[name] >= max(WORTH_IT, close[name] * most))
+    data = next(enough, standing.scenario.data)
     words = {
         BALANCED: "balance the batches first: outpace.data.LengthBalancedBatches, with the strategy that you have",
         SHARED: f"share the data: outpace.data.SharedSampler, with {_name(best.get(SHARED))}",

@@ -173,6 +173,7 @@ class Run(ABC):
         """One rank: takes work, contributes the result, and leaves when no work is left."""
         await engine.join()
         while self._take(engine):
+            engine.begin_computing()
             if self._pool.parts == 1:
                 work = self._compute(engine)
                 await self._logs[engine.rank].compute()
@@ -197,7 +198,6 @@ class Run(ABC):
     async def _round_of_parts(self, engine: Engine) -> None:
         """A step in micro-batches, which the strategy may end early."""
         rank, parts, is_over = engine.rank, self._pool.parts, False
-        engine.begin_computing()
         for done in range(1, parts + 1):
             work = self._compute(engine)
             await self._logs[rank].compute(parts)

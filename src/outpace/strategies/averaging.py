@@ -50,6 +50,7 @@ class RebasingReplica(SharingReplica):
         torch._foreach_copy_(self._base, self.published())
 
     def begin_anew(self) -> None:
+        super().begin_anew()
         self._base = None
 
     def _own_step(self) -> None:

@@ -29,8 +29,10 @@ class Eager(Strategy):
     max_staleness: the oldest contribution that is still applied, in rounds.
     normalise: divide the sum by the "world", by the "contributors", or weigh by "samples".
     grace: seconds to wait after the quorum for ranks that only jitter; "auto" learns it, 0 is the paper's behaviour.
-    repair: what late contributions weigh. "discount": the less the later, and the rest goes to what their rank gives on
-        time, so that learning rates near the best one train as in allreduce; "none": as much as others, the paper's.
+    repair: against what late work does to training. "look-ahead": while some is late, gradients are computed a little
+        ahead of the weights, so that learning rates near the best one train as in allreduce; beyond one round, the
+        later the less it weighs, and the rest goes to what its rank gives on time. "discount": only the latter, from
+        the first round on. "none": nothing, the paper's.
     min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`. Default: the quorum at the start.
     codec: how gradients are coded on their way: "none", "bf16", "global-qsgd", "ok-topk".
 
@@ -43,7 +45,7 @@ class Eager(Strategy):
     max_staleness: int = 8
     normalise: str = "world"
     grace: str | float = "auto"
-    repair: str = "discount"
+    repair: str = "look-ahead"
     min_ranks: int | None = None
     seed: int = 0
     codec: str = "none"

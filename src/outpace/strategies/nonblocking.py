@@ -36,7 +36,7 @@ class NonBlocking(CountsMicrobatches):
     grace: seconds the first finisher leaves to ranks that only jitter; "auto" learns it, 0 is the paper's.
     busy: the mini-batch under way when a round ends comes late ("carry"), or is computed again ("again").
     max_staleness: the oldest late gradient that is still applied, in rounds.
-    repair: what a late mini-batch weighs, as in `Eager`.
+    repair: against what late mini-batches do to training, as in `Eager`.
     rest, normalise: as in `CountsMicrobatches`.
 
     >>> NonBlocking(work=0.5).rules(world=8).work
@@ -47,7 +47,7 @@ class NonBlocking(CountsMicrobatches):
     grace: str | float = 0.0
     busy: str = "carry"
     max_staleness: int = 8
-    repair: str = "discount"
+    repair: str = "look-ahead"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -76,7 +76,7 @@ class Reference:
         self.resume_asked = [0]
         self.sync_generation, self.sync_version, self.sync_ranks = 0, 0, ()
         self.kept_from = 0  #: results of rounds before this one were given up
-        self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto")
+        self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto", rules.usual_lag)
 
     # -- who there is ----------------------------------------------------------------------------------------------
 
