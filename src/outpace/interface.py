@@ -7,7 +7,7 @@ it suspends instead and many ranks take turns. A strategy cannot tell the differ
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -75,6 +75,17 @@ class Contents:
 
     tensors: list[torch.Tensor]
     plain: dict[str, Any]
+    base: dict[str, torch.Tensor] = field(default_factory=dict)  #: what is not trained, for ranks that begin
+
+    @property
+    def everything(self) -> list[torch.Tensor]:
+        """The base first."""
+        return [*self.base.values(), *self.tensors]
+
+    def made_of(self, everything: Tensors) -> Contents:
+        """The same with other tensors, in the order of `everything`."""
+        base = dict(zip(self.base, everything, strict=False))
+        return Contents(list(everything[len(base) :]), self.plain, base)
 
 
 class Weights(Protocol):

@@ -130,3 +130,15 @@ def test_of_an_emptied_snapshot_the_ledger_is_left_if_it_is_wanted(ranks: list[R
     assert int((contents.tensors[0] == 0).sum()) >= weights.numel() - PAGE // 4
     rank.snapshots.empty(0, keeps_plain=False)
     assert rank.snapshots.read_plain(0) is None
+
+
+def test_of_an_emptied_snapshot_the_base_is_left_if_it_is_the_latest(ranks: list[Rank]) -> None:
+    rank = ranks[0]
+    weights, frozen = torch.ones(2 * VECTOR_BYTES // 4), {"frozen": torch.ones(PAGE), "queue": torch.ones(3)}
+    rank.snapshots.write(0, Contents([weights], {}, frozen), rank.log.ledger.to_state(), position=0)
+    rank.snapshots.empty(0, keeps_plain=False, keeps_base=True)
+    contents = rank.snapshots.read(0)
+    assert contents is not None
+    assert contents.base.keys() == frozen.keys()
+    assert all(torch.equal(contents.base[name], frozen[name]) for name in frozen)
+    assert int((contents.tensors[0] == 0).sum()) >= weights.numel() - PAGE // 4

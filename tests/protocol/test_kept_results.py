@@ -114,7 +114,7 @@ def test_a_snapshot_is_spent_when_all_have_gone_on_from_it_and_nobody_begins() -
     assert not ledger.apply(claim(0, 0)).is_ignored
     assert not ledger.snapshots.free(0, rank=1), "somebody empties it"
     ledger.apply(claim(0, ledger.snapshots.buffers))
-    assert ledger.snapshots.free(0, rank=1)
+    assert not ledger.snapshots.claims
     assert not ledger.lacks_snapshot(0), "nobody needs another one"
     ledger.apply(join(1, 3))
     assert ledger.lacks_snapshot(0)
@@ -155,3 +155,74 @@ def test_a_snapshot_begun_before_a_resume_is_not_taken_for_one_after_it() -> Non
     assert ledger.snapshots.latest is None
     assert not ledger.snapshots.free(0, rank=0), "its writer may still be writing"
     write_snapshot(ledger, 1, 0, version=7)
+
+
+def write_without_base(ledger: Ledger, rank: int, buffer: int, version: int) -> bool:
+    ledger.apply(claim(rank, buffer))
+    return not ledger.apply(snapshot(rank, buffer, version)._replace(has_base=False)).is_ignored
+
+
+def test_the_latest_base_is_not_overwritten_while_snapshots_go_without() -> None:
+    ledger = started(2, quorum=1)
+    assert not write_without_base(ledger, 0, 0, version=0), "nobody could begin from it"
+    write_snapshot(ledger, 0, 0, version=0)
+    for version in range(1, 6):
+        buffer = ledger.snapshots.free_buffer(version % 2)
+        assert buffer != 0
+        assert write_without_base(ledger, version % 2, buffer, version)
+        assert ledger.apply(claim(1, 0)).is_ignored
+    assert ledger.snapshots.base == (0, 0, 0)
+
+
+def test_who_begins_gets_a_base_that_is_as_new_as_the_weights() -> None:
+    ledger = started(2, quorum=1)
+    write_snapshot(ledger, 0, 0, version=0)
+    for rank in range(2):
+        ledger.apply(arrive(rank, 0))
+    ledger.apply(done(ledger))
+    assert write_without_base(ledger, 0, 1, version=1)
+    assert not ledger.lacks_base(0), "nobody begins"
+    ledger.apply(dead(1))
+    ledger.apply(join(1, 2))
+    assert ledger.lacks_base(0)
+    assert not write_without_base(ledger, 0, 2, version=1)
+    write_snapshot(ledger, 0, 2, version=1)
+    assert not ledger.lacks_base(0)
+    assert ledger.snapshots.free(0, rank=0)
+
+
+def test_a_spent_snapshot_is_given_back_without_its_base() -> None:
+    ledger = started(2)
+    write_snapshot(ledger, 0, 0, version=0)
+    assert write_without_base(ledger, 0, 1, version=1)
+    for version in range(4):
+        for rank in range(2):
+            ledger.apply(arrive(rank, version))
+        ledger.apply(done(ledger))
+    assert ledger.is_spent()
+    for buffer in (0, 1):
+        assert not ledger.apply(claim(0, buffer)).is_ignored
+        assert ledger.apply(claim(1, buffer)).is_ignored, "somebody empties it"
+    ledger.apply(claim(0, ledger.snapshots.buffers))
+    assert not ledger.is_spent()
+    assert ledger.apply(claim(1, 0)).is_ignored, "the base is there still"
+    assert not ledger.apply(claim(1, 1)).is_ignored
+
+
+def test_there_is_room_for_a_snapshot_while_all_other_ranks_are_stopped_writing_theirs() -> None:
+    ledger = started(4)
+    write_snapshot(ledger, 0, ledger.snapshots.free_buffer(0), version=0)
+    assert write_without_base(ledger, 0, ledger.snapshots.free_buffer(0), version=1)
+    for rank in range(1, 4):
+        assert not ledger.apply(claim(rank, ledger.snapshots.free_buffer(rank))).is_ignored
+    for version in range(2, 5):
+        assert write_without_base(ledger, 0, ledger.snapshots.free_buffer(0), version)
+
+
+def test_weights_that_all_resume_from_have_a_base_of_their_own() -> None:
+    ledger = started(2)
+    write_snapshot(ledger, 0, 0, version=0)
+    for rank in range(2):
+        ledger.apply(sync(rank, resume_round=7))
+    assert not write_without_base(ledger, 0, 1, version=7)
+    write_snapshot(ledger, 0, 1, version=7)

@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 import outpace
 from outpace import DistributedOptimizer
+from outpace.engines.virtual.memory import TensorMemory
 from outpace.errors import InvalidRules, OutpaceError
+from outpace.interface import Contents
 from outpace.replica.replica import OptimizerReplica
 
 #: What a buffer is at first, by a number that tells ranks apart.
@@ -175,3 +177,30 @@ def test_what_is_beside_the_trained_parameters_is_taken_over_only_where_a_rank_b
 
 def with_queue(number: float) -> Model:
     return Model(["queue"], number)
+
+
+def lag(rank_steps: int) -> list[float]:
+    model = torch.nn.Linear(2, 2)
+    model.weight.requires_grad_(False)
+    inner = torch.optim.SGD([model.bias], lr=0.1)
+    optimizer = DistributedOptimizer(inner, "eager-solo:max_staleness=3", model)
+    for _ in range(rank_steps):
+        model.bias.grad = torch.ones(2)
+        optimizer.step()
+    optimizer.finish()
+    return model.weight.flatten().tolist()
+
+
+def test_what_is_not_trained_is_written_once_however_long_a_rank_lags(monkeypatch):
+    saved, save = [], TensorMemory.save
+
+    async def watched(memory: TensorMemory, buffer: int, contents: Contents, *rest: object) -> None:
+        saved.append(list(contents.base))
+        await save(memory, buffer, contents, *rest)
+
+    monkeypatch.setattr(TensorMemory, "save", watched)
+    results = outpace.simulate(lag, ranks=3, args=(30,), imbalance="slow:factor=12").results
+    assert results == (results[0],) * 3
+    assert saved[0] == ["weight"]
+    assert len(saved) > 10
+    assert not any(saved[1:])

@@ -85,8 +85,8 @@ class Memory(Protocol):
         """A snapshot where it lies, or None if it is being overwritten. What was read is whole if it is the latest
         still."""
 
-    def empty(self, buffer: int, keeps_ledger: bool) -> None:
-        """Gives back the memory of a snapshot whose buffer this rank has claimed."""
+    def empty(self, buffer: int, keeps_ledger: bool, keeps_base: bool) -> None:
+        """Gives back the memory of a snapshot whose buffer this rank has claimed, except what is to be kept."""
 
     def tidy(self, number: int) -> None:
         """After a round was applied: gives back rows and results that were of use only while somebody was late."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from outpace.interface import Result
+from outpace.interface import Contents, Result
 from outpace.protocol.events import Claim, Snapshot
 from outpace.protocol.ledger_view import NOWHERE, SnapshotPlace
 from outpace.protocol.round import Contribution, Round
@@ -27,7 +28,8 @@ class Replay:
         self._replica: OptimizerReplica = engine.replica
         self._log, self._memory = engine.log, engine.memory
         self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
-        self._base: SnapshotPlace | None = None  # what this replica was last made from
+        self._origin: SnapshotPlace | None = None  # what this replica was last made from
+        self._patient_until_s: float | None = None  # while it begins: until then, it waits for a base that is new
         self._holds = False  # a result
 
     @property
@@ -118,8 +120,13 @@ class Replay:
         await self.take_up()
 
     async def take_up(self) -> None:
-        """Becomes what the others are, whatever was loaded meanwhile."""
-        await self._adopt(at_least=0, is_beginning=True)
+        """Becomes what the others are, whatever was loaded meanwhile. Waits a while for a base of now, which nobody
+        writes if all who could are stopped or dead."""
+        self._patient_until_s = self._log.now_s() + WRITING_S
+        try:
+            await self._adopt(at_least=0, is_beginning=True)
+        finally:
+            self._patient_until_s = None
 
     async def resume(self, version: int) -> None:
         self._replica.version = version
@@ -133,11 +140,11 @@ class Replay:
         self._log.look()
         ledger = self._log.ledger
         has_trained = self._engine.came_late or ledger.complete > self._replica.version
-        is_first = not has_trained and ledger.snapshots.latest == self._base
+        is_first = not has_trained and ledger.snapshots.latest == self._origin
         if is_first:
             self._replica.begin_anew()
             await self._write(anew=True)
-        if not is_first or self._log.ledger.snapshots.latest != self._base:
+        if not is_first or self._log.ledger.snapshots.latest != self._origin:
             await self.take_up()
 
     def _is_first(self) -> bool:
@@ -164,7 +171,10 @@ class Replay:
         return True
 
     def overdue_in_s(self) -> float | None:
-        """When to look again whether a snapshot is overdue; None if none is due."""
+        """When to look again whether a snapshot is overdue, or need not be waited for; None if neither can be."""
+        if self._patient_until_s is not None:
+            left_s = self._patient_until_s - self._log.now_s()
+            return left_s if left_s > 0 else None
         return max(self._patience_s(), SOON_S) if self._is_due() else None
 
     async def leave_a_snapshot(self) -> None:
@@ -174,10 +184,10 @@ class Replay:
 
     def _is_superseded(self) -> bool:
         """Whether nothing was applied to a snapshot yet and there is another: that may be of weights loaded since."""
-        base, latest, version = self._base, self._log.ledger.snapshots.latest, self._replica.version
-        if base is None or latest is None or base == latest:
+        origin, latest, version = self._origin, self._log.ledger.snapshots.latest, self._replica.version
+        if origin is None or latest is None or origin == latest:
             return False
-        return base.version == version <= latest.version
+        return origin.version == version <= latest.version
 
     def _latest(self) -> int:
         """The version of the latest snapshot, -1 if there is none to adopt."""
@@ -187,7 +197,7 @@ class Replay:
     def _is_due(self) -> bool:
         """Whether somebody needs a snapshot, or soon will, and this replica is what they need."""
         ledger, latest, mine = self._log.ledger, self._log.ledger.snapshots.latest, self._replica.version
-        if latest is None or self._replica.is_torn:
+        if latest is None or not self._can_write():
             return False
         if self.is_needed_here() or (ledger.hosts.count > 1 and self._is_wanted_elsewhere()):
             return True
@@ -198,21 +208,35 @@ class Replay:
         return is_regular or ledger.results.least <= late or self._log.is_long_since(latest.position)
 
     def is_needed_here(self) -> bool:
-        """Whether a rank of this host waits for a snapshot, and this replica is new enough."""
-        ledger = self._log.ledger
-        if self._replica.is_torn:
+        """Whether a rank of this host waits for a snapshot, or for its base, and this replica is new enough."""
+        ledger, mine = self._log.ledger, self._replica.version
+        if not self._can_write():
             return False
-        return ledger.least_version(ledger.host) <= self._replica.version and ledger.lacks_snapshot(ledger.host)
+        if ledger.lacks_base(ledger.host) and mine >= self._latest():
+            return True
+        return ledger.least_version(ledger.host) <= mine and ledger.lacks_snapshot(ledger.host)
+
+    def _can_write(self) -> bool:
+        """Whether this replica is what rounds have made. One that begins is not, whatever was loaded into it."""
+        return self._origin is not None and self._patient_until_s is None and not self._replica.is_torn
+
+    def _is_base_needed(self) -> bool:
+        """Whether somebody begins from the next snapshot, here or on a host that it is sent to, or there is none."""
+        ledger, here = self._log.ledger, self._log.ledger.host
+        if ledger.snapshots.base is None or ledger.somebody_begins(here):
+            return True
+        return any(host != here for host in ledger.without_snapshot())
 
     def _is_wanted_elsewhere(self) -> bool:
         ledger = self._log.ledger
         wanting = [host for host in ledger.without_snapshot() if host != ledger.host]
         return any(self._replica.version >= ledger.least_version(host) for host in wanting)
 
-    def _is_still_latest(self, place: SnapshotPlace) -> bool:
-        """Nobody overwrites the latest snapshot: whatever was read of it until now was whole."""
+    def _are_still_latest(self, place: SnapshotPlace, base: SnapshotPlace | None) -> bool:
+        """Nobody overwrites the latest snapshot and the latest base: whatever was read of them until now was whole."""
         self._log.look()
-        return self._log.ledger.snapshots.latest == place
+        snapshots = self._log.ledger.snapshots
+        return snapshots.latest == place and (base is None or snapshots.base == base)
 
     def _patience_s(self) -> float:
         if self._log.ledger.snapshots.claims:
@@ -234,13 +258,17 @@ class Replay:
         if log.ledger.snapshots.claims.get(buffer) != (engine.rank, log.incarnation):
             return  # another rank was quicker; its snapshot serves as well
         version, position = self._replica.version, log.position
-        await self._memory.save(buffer, self._replica.capture(), version, log.ledger, position)
-        log.append(Snapshot(engine.rank, log.incarnation, buffer, version, position, anew))
+        contents = self._replica.capture()
+        has_base = anew or not contents.base or self._is_base_needed()
+        if not has_base:
+            contents.base.clear()
+        await self._memory.save(buffer, contents, version, log.ledger, position)
+        log.append(Snapshot(engine.rank, log.incarnation, buffer, version, position, anew, has_base))
         written = SnapshotPlace(buffer, version, position)
         if log.ledger.snapshots.latest == written:
             log.cut(position, buffer)
             if anew:
-                self._base = written
+                self._origin = written
 
     def _tidy_up(self, record: Round) -> None:
         """Gives back what was needed only while somebody was late, or began."""
@@ -249,29 +277,45 @@ class Replay:
         snapshots = self._log.ledger.snapshots
         if self._log.ledger.is_spent() and not snapshots.claims and snapshots.latest is not None:
             spent = snapshots.latest.buffer
-            for buffer in (spent, *(b for b in range(snapshots.buffers) if b != spent)):
+            for buffer in (*(b for b in range(snapshots.buffers) if b != spent), spent):
                 self._empty(buffer, keeps_ledger=buffer == spent)
             self._log.append(Claim(self._engine.rank, self._log.incarnation, snapshots.buffers))
 
     def _empty(self, buffer: int, keeps_ledger: bool) -> None:
         me = (self._engine.rank, self._log.incarnation)
         self._log.append(Claim(*me, buffer))
-        if self._log.ledger.snapshots.claims.get(buffer) == me:
-            self._memory.empty(buffer, keeps_ledger)
+        snapshots = self._log.ledger.snapshots
+        if snapshots.claims.get(buffer) == me:
+            self._memory.empty(buffer, keeps_ledger, snapshots.base is not None and snapshots.base.buffer == buffer)
 
     async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
         """Becomes the latest snapshot of at least that version from which it can go on, waiting for one if need be."""
         log = self._log
 
         def is_there() -> bool:
-            return self._latest() >= max(at_least, log.ledger.least_version(log.ledger.host))
+            is_new = self._latest() >= max(at_least, log.ledger.least_version(log.ledger.host))
+            return is_new and not (is_beginning and self._awaits_base())
 
         while True:
             await self._engine.until(is_there, "for a snapshot to catch up with")
-            latest = log.ledger.snapshots.latest
+            snapshots = log.ledger.snapshots
+            latest, base = snapshots.latest, snapshots.base if is_beginning else None
             assert latest is not None
-            contents, is_whole = self._memory.load(latest.buffer), partial(self._is_still_latest, latest)
+            contents, is_whole = self._loaded(latest, base), partial(self._are_still_latest, latest, base)
             if contents is not None and self._replica.adopt(contents, latest.version, is_beginning, is_whole):
-                self._base = latest
+                self._origin = latest
                 self._replica.keep_only(self._steps_in(self._log.ledger.pending(self._engine.rank)))
                 return
+
+    def _awaits_base(self) -> bool:
+        """Whether who begins had better wait for a base that is as new as the weights."""
+        snapshots = self._log.ledger.snapshots
+        if not snapshots.is_without_base or self._engine.rank not in snapshots.joined:
+            return False
+        return self._patient_until_s is not None and self._log.now_s() < self._patient_until_s
+
+    def _loaded(self, latest: SnapshotPlace, base: SnapshotPlace | None) -> Contents | None:
+        """A snapshot and its base, which may be an older one's. None if one of them is being overwritten."""
+        contents = self._memory.load(latest.buffer)
+        beneath = contents if base is None or base == latest else self._memory.load(base.buffer)
+        return None if contents is None or beneath is None else replace(contents, base=beneath.base)

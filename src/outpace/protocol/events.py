@@ -138,6 +138,7 @@ class Snapshot(NamedTuple):
     version: int
     position: int  #: in the log, of the ledger it carries
     is_anew: bool = False  #: of weights that were loaded
+    has_base: bool = True  #: with what is not trained, too: frozen parameters and buffers
     time_ns: int = 0
 
 

@@ -35,7 +35,7 @@ class Ledger(LedgerView):
         if not self.members.join(event.rank, event.incarnation, self.round):
             return ignored("an older or known incarnation")
         self.started = self.started or len(self.members.by_rank) == self.rules.world
-        self._snapshots_of(event.rank).release(event.rank)
+        self._snapshots_of(event.rank).join(event.rank)
         self.pace.forget(event.rank)
         self.pool.leave(event.rank)
         self.results.join(event.rank)
@@ -234,12 +234,14 @@ class Ledger(LedgerView):
         return ignored("that buffer is taken")
 
     def _snapshot(self, event: events.Snapshot) -> Outcome:
-        wanting = self.without_snapshot()
-        self._news += bool(wanting)  # later ones serve those who lag, and they look for themselves
-        elsewhere = [host for host in wanting if host != self.hosts.of[event.rank]]
+        wanting, here = self.without_snapshot(), self.hosts.of[event.rank]
+        is_news = bool(wanting) or self.lacks_base(here)
+        self._news += is_news  # later ones serve those who lag, and they look for themselves
+        elsewhere = [host for host in wanting if event.has_base and host != here]
         place = SnapshotPlace(event.buffer, event.version, event.position)
         is_wanted = bool(elsewhere) or (event.is_anew and self.complete <= event.version)
-        if not self._snapshots_of(event.rank).complete(place, event.rank, event.incarnation, is_wanted):
+        snapshots = self._snapshots_of(event.rank)
+        if not snapshots.complete(place, event.rank, event.incarnation, event.has_base, is_wanted):
             return ignored("that buffer is not claimed by this rank, or a newer snapshot is there")
         for host in elsewhere:
             self.snapshots_at[host].receive(place)
@@ -252,6 +254,7 @@ class Ledger(LedgerView):
         if member.state == AWAY and isinstance(event, events.Publish):
             self._come_back(member)
         outcome = self.published.apply(event)
+        self.results.has_begun(event.rank)
         if isinstance(event, events.Publish) and event.covered and not outcome.is_ignored:
             self.pool.cover(event.rank, event.incarnation, event.iteration, event.covered)
         return outcome

@@ -30,20 +30,44 @@ class SnapshotPlace(NamedTuple):
     position: int
 
 
+def snapshot_buffers(world: int) -> int:
+    """One for the latest snapshot, one for the latest base, and one for each rank that may be stopped while writing."""
+    return world + 2
+
+
 class Snapshots(Part):
-    """Where snapshots lie: one buffer for the latest, and one for each rank that may be stopped while writing."""
+    """Where snapshots lie.
+
+    What is not trained, frozen parameters and buffers, is the *base*. Only who begins needs it, so a snapshot for ranks
+    that lag goes without. The latest base stays where it is, for those who begin when nobody is left to write another.
+    """
 
     latest: SnapshotPlace | None
+    base: SnapshotPlace | None  #: the latest that has one; of its weights nothing may be left
     claims: dict[int, tuple[int, int]]  # buffer -> (rank, incarnation) writing it
+    joined: set[int]  #: ranks that have joined since that base was written
 
     def __init__(self, world: int) -> None:
-        self.buffers = world + 1
-        self.latest, self.claims = None, {}
+        self.buffers = snapshot_buffers(world)
+        self.latest, self.base, self.claims, self.joined = None, None, {}, set()
+
+    @property
+    def is_without_base(self) -> bool:
+        """Whether who begins from the latest snapshot takes the base from an older one."""
+        if self.latest is None or self.latest.buffer == NOWHERE:
+            return False
+        return self.base is None or self.base.version < self.latest.version
 
     def free(self, buffer: int, rank: int) -> bool:
-        """Whether the buffer neither holds the latest snapshot nor is being written by another rank."""
+        """Whether the buffer neither holds the latest snapshot or base nor is being written by another rank."""
+        return self._is_for(rank, buffer) and not self._is_kept(buffer)
+
+    def _is_for(self, rank: int, buffer: int) -> bool:
         owner = self.claims.get(buffer)
-        return (owner is None or owner[0] == rank) and (self.latest is None or self.latest.buffer != buffer)
+        return owner is None or owner[0] == rank
+
+    def _is_kept(self, buffer: int) -> bool:
+        return any(place is not None and place.buffer == buffer for place in (self.latest, self.base))
 
     def free_buffer(self, rank: int) -> int:
         """A buffer this rank may claim. There always is one, because a rank has at most one claim."""
@@ -52,39 +76,60 @@ class Snapshots(Part):
     def claim(self, buffer: int, rank: int, incarnation: int, latest_is_spent: bool = False) -> bool:
         """Gives the buffer to the rank, if free. A rank that claims again has given up what it wrote before.
 
-        One whose snapshot is spent is emptied by whoever claims it. A number that no buffer has ends a claim.
+        One whose snapshot is spent is emptied by whoever claims it, except of the latest base. A number that no buffer
+        has ends a claim.
         """
-        if latest_is_spent and self.latest is not None and self.latest.buffer == buffer:
-            self.latest = self.latest._replace(buffer=NOWHERE)
-        if buffer < self.buffers and not self.free(buffer, rank):
+        is_kept = self._is_kept(buffer) and not latest_is_spent
+        if buffer < self.buffers and (is_kept or not self._is_for(rank, buffer)):
             return False
+        if self.latest is not None and self.latest.buffer == buffer:
+            self.latest = self.latest._replace(buffer=NOWHERE)
         self.release(rank)
         if buffer < self.buffers:
             self.claims[buffer] = (rank, incarnation)
         return True
 
-    def complete(self, place: SnapshotPlace, rank: int, incarnation: int, is_wanted: bool = False) -> bool:
+    def complete(
+        self, place: SnapshotPlace, rank: int, incarnation: int, has_base: bool = True, is_wanted: bool = False
+    ) -> bool:
         """Makes the claimed buffer the latest snapshot, unless one of that version is there or a newer one.
 
         The first of a version stays: two ranks may have begun to write what all start from, and their weights differ.
-        One that another host waits for takes its place, and one of weights that were loaded before anybody trained.
+        One that another host waits for takes its place, and one of weights that were loaded before anybody trained. If
+        the first has no base, that of the second goes with it.
         """
         if self.claims.get(place.buffer) != (rank, incarnation):
             return False
         del self.claims[place.buffer]
-        if self.latest is not None and place.version < self.latest.version + (not is_wanted):
+        if not has_base and self.base is None:
             return False
-        self.latest = place
-        return True
+        is_latest = self.latest is None or place.version >= self.latest.version + (not is_wanted)
+        is_base = has_base and (is_latest or (self.is_without_base and place.version == self._version))
+        if is_latest:
+            self.latest = place
+        if is_base:
+            self.base = place
+            self.joined.clear()
+        return is_latest or is_base
+
+    @property
+    def _version(self) -> int:
+        return -1 if self.latest is None else self.latest.version
 
     def receive(self, place: SnapshotPlace) -> None:
-        """Another host's snapshot was copied here, into a buffer that is free for it."""
-        self.latest = place._replace(buffer=self.free_buffer(_NO_RANK))
+        """Another host's snapshot, with its base, was copied here, into a buffer that is free for it."""
+        self.latest = self.base = place._replace(buffer=self.free_buffer(_NO_RANK))
+        self.joined.clear()
 
     def begin_anew(self) -> None:
         """Rounds are renumbered: what is being written belongs to the old numbers. Writers keep their buffers."""
-        self.latest = None
+        self.latest = self.base = None
         self.claims = {buffer: (rank, _NOBODY) for buffer, (rank, _) in self.claims.items()}
+
+    def join(self, rank: int) -> None:
+        """A new life of that rank begins, and writes nothing yet."""
+        self.release(rank)
+        self.joined.add(rank)
 
     def release(self, rank: int) -> None:
         """Ends the rank's claim: it is gone, or claims anew."""
@@ -167,6 +212,14 @@ class LedgerView(Part):
             return True
         is_of_use = latest.buffer != NOWHERE and latest.version >= self.results.oldest
         return not is_of_use and any(map(self.results.cannot_go_on, self.hosts.ranks[host]))
+
+    def lacks_base(self, host: int) -> bool:
+        """Whether a rank of that host begins, and every base there is from before it joined."""
+        return self.snapshots_at[host].is_without_base and self.somebody_begins(host)
+
+    def somebody_begins(self, host: int) -> bool:
+        """Whether a rank has joined there since the latest base, and has not contributed yet."""
+        return not self.results.new.isdisjoint(self.snapshots_at[host].joined)
 
     def is_spent(self) -> bool:
         """Whether nobody needs the latest snapshot any more: all have gone on beyond it, and who joins later needs a

@@ -266,6 +266,9 @@ class Results(Part):
         self._note(rank, self.oldest)
         self.new.add(rank)
 
+    def has_begun(self, rank: int) -> None:
+        self.new.discard(rank)
+
     def has_applied(self, rank: int, version: int) -> None:
         self.new.discard(rank)
         if self.applied.get(rank) != version:

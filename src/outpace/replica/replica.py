@@ -354,30 +354,29 @@ class OptimizerReplica:
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def capture(self) -> Contents:
-        """Weights and optimizer state, and what lies beside: parameters that no other optimizer trains, buffers."""
+        """Weights and optimizer state; as their base the parameters that no other optimizer trains, and buffers."""
         others = {name: p.detach() for name, p in self.others.items() if ownership.owner_of(p) is None}
-        buffers = self.model_buffers.unchanged()
-        tensors = [*self._weights_to_begin_with(), *others.values(), *buffers.values()]
+        tensors = list(self._weights_to_begin_with())
         state = [self._packed_state(self.inner.state.get(p, {}), tensors, p) for p in self.parameters]
         named: dict[str, Any] = {key: value for key, value in self.inner.state.items() if isinstance(key, str)}  # type: ignore[misc]
         shared = self._packed_state(named, tensors, self.parameters[0]) if named else {}
         groups = [{key: plain(g[key]) for key in self._kept_by_optimizer if key in g} for g in self.inner.param_groups]
         kept = {"state": state, "shared": shared, "hyper": self.hyper.decode(), "groups": groups}
-        return Contents(tensors, {**kept, "others": list(others), "buffers": list(buffers)})
+        return Contents(tensors, kept, {**others, **self.model_buffers.unchanged()})
 
     def adopt(
         self, contents: Contents, version: int, is_beginning: bool, is_whole: Callable[[], bool] = lambda: True
     ) -> bool:
         """Becomes the captured replica, of that version. This rank's own hyper-parameters stay its own.
 
-        What lies beside is taken over only where this rank begins: it is none of what rounds have made. The contents
-        are read where they lie; if they turn out not to be whole, this replica is torn until it adopts others.
+        The base is taken over only where this rank begins: it is none of what rounds have made. The contents are read
+        where they lie; if they turn out not to be whole, this replica is torn until it adopts others.
         """
         self.is_torn = True
         with torch.no_grad():
             self._become(contents)
             if is_beginning:
-                self._begin_with(contents)
+                self._begin_with(contents.base)
         if is_whole():
             self.version, self.is_torn = version, False
         return not self.is_torn
@@ -403,17 +402,13 @@ class OptimizerReplica:
         """The weights are not what this rank's steps made of them: nothing that is kept beside goes back to them."""
         self.look.begin_anew()
 
-    def _begin_with(self, contents: Contents) -> None:
-        names, buffers = contents.plain["others"], contents.plain["buffers"]
-        start = len(self.parameters)
-        captured = dict(zip(names, contents.tensors[start:], strict=False))
+    def _begin_with(self, base: dict[str, torch.Tensor]) -> None:
         others = (
-            Copy(parameter, captured[name])
+            Copy(parameter, base[name])
             for name, parameter in self.others.items()
-            if name in captured and ownership.shares(self, parameter)
+            if name in base and ownership.shares(self, parameter)
         )
-        of_buffers = dict(zip(buffers, contents.tensors[start + len(names) :], strict=False))
-        self.staging.put(chain(others, self.model_buffers.beginning_with(of_buffers)))
+        self.staging.put(chain(others, self.model_buffers.beginning_with(base)))
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """What a rank that adopts has as its weights."""

@@ -49,7 +49,7 @@ class OuterReplica(WeightsReplica):
         contents = super().capture()
         states = [self.outer.state[s] for s in self._slow]
         momentum = [state["momentum_buffer"] for state in states if "momentum_buffer" in state]
-        return Contents([*contents.tensors, *momentum], {**contents.plain, "outer": len(momentum)})
+        return Contents([*contents.tensors, *momentum], {**contents.plain, "outer": len(momentum)}, contents.base)
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """The slow ones, which all ranks share: those of its own steps since the last average are its own."""

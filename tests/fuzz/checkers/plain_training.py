@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from outpace.interface import Contents, Result
+from outpace.interface import Result
 from outpace.protocol.events import Event, Outcome, Snapshot
 from outpace.protocol.round import Round
 from outpace.replica.replica import OptimizerReplica
@@ -30,7 +30,7 @@ class PlainTraining(Checker):
     def event(self, event: Event, outcome: Outcome) -> None:
         if isinstance(event, Snapshot) and not self._expected and not outcome.is_ignored:
             first = self.scene.tensors.snapshots[event.buffer]
-            self._alone.adopt(Contents([t.clone() for t in first.tensors], first.plain), 0, is_beginning=True)
+            self._alone.adopt(first.made_of([t.clone() for t in first.everything]), 0, is_beginning=True)
             self._expected.append(fingerprint(self._alone))
 
     def completed(self, record: Round) -> None:

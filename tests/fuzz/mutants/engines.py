@@ -46,6 +46,16 @@ class NothingForLateComers(WatchedReplay):
         return False
 
 
+class BaseLost(WatchedReplay):
+    """What is not trained is emptied with the weights of a spent snapshot."""
+
+    def _empty(self, buffer: int, keeps_ledger: bool) -> None:
+        snapshots = self._log.ledger.snapshots
+        base, snapshots.base = snapshots.base, None
+        super()._empty(buffer, keeps_ledger)
+        snapshots.base = base
+
+
 class PrefetchedCounts(WatchedEngine):
     """A step stands for all that its rank has drawn, also for what is not computed yet."""
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from outpace.protocol.events import Arrive, Dead, Event, Join, Outcome, OutcomeKind, Snapshot
 from outpace.protocol.ledger import Ledger
+from outpace.protocol.ledger_view import Snapshots
 from outpace.protocol.members import OpenRound
 from outpace.protocol.pool import Pool, Share
 from outpace.protocol.round import Contribution
@@ -131,6 +132,19 @@ class SpentEarly(Ledger):
     def is_spent(self) -> bool:
         latest = self.snapshots.latest
         return latest is not None and latest.buffer >= 0 and latest.version < self.round
+
+
+class _OverwritesBase(Snapshots):
+    def _is_kept(self, buffer: int) -> bool:
+        return self.latest is not None and self.latest.buffer == buffer
+
+
+class BaseOverwritten(Ledger):
+    """A snapshot is written over the latest that has what is not trained."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self.snapshots_at = [_OverwritesBase(rules.world)]
 
 
 class HyperGoesBack(Ledger):

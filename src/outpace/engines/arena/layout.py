@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from outpace.protocol.ledger_view import snapshot_buffers
+
 PAGE = 4096
 HOLD_BYTES = 64  #: one cache line a rank, so that holds do not disturb each other
 CHUNK_STATE_BYTES = 24  #: claimed tag, done tag, sum of squares
@@ -107,7 +109,7 @@ class ArenaLayout:
         return self._states + buffer * self.state_bytes
 
     def published(self, row: int) -> int:
-        return self.state(self.world + 1) + row * self.published_bytes
+        return self.state(snapshot_buffers(self.world)) + row * self.published_bytes
 
     def notes(self, row: int) -> int:
         """The numbers that go with a published row, at its end: how many, and they themselves."""

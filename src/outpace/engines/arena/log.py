@@ -41,7 +41,7 @@ _FIELDS: tuple[tuple[type[Event], str], ...] = (  # a kind's number, its place h
     (ev.Finish, "HI?"),
     (ev.Dead, "HI"),
     (ev.Claim, "HII"),
-    (ev.Snapshot, "HIIQQ?"),
+    (ev.Snapshot, "HIIQQ??"),
     (ev.Publish, "HIQQQQ"),
     (ev.Read, "HIQ"),
     (ev.Swap, "HIHQQ"),

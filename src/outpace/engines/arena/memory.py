@@ -339,14 +339,14 @@ class ArenaMemory:
 
     async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
         self._faults.at("writing-snapshot", version)
-        on_host = Contents(list(self._staging.host(contents.tensors)), contents.plain)
+        on_host = contents.made_of(self._staging.host(contents.everything))
         self.snapshots.write(buffer, on_host, ledger.to_state(version), position)
 
     def load(self, buffer: int) -> Contents | None:
         return self.snapshots.read(buffer)
 
-    def empty(self, buffer: int, keeps_ledger: bool) -> None:
-        self.snapshots.empty(buffer, keeps_ledger)
+    def empty(self, buffer: int, keeps_ledger: bool, keeps_base: bool) -> None:
+        self.snapshots.empty(buffer, keeps_ledger, keeps_base)
 
     def tidy(self, number: int) -> None:
         self._spare.give_back(number)

@@ -26,10 +26,12 @@ class SnapshotStore:
         self._hint = memory.numbers(memory.layout.latest, 1, "Q")
 
     def write(self, buffer: int, contents: Contents, ledger: dict[str, Any], position: int) -> None:
-        specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in contents.tensors]
-        plain = {"tensors": specs, "plain": contents.plain, "ledger": ledger, "position": position}
-        body = json.dumps(plain).encode()
-        offsets, end = packed(contents.tensors, _HEAD_BYTES + len(body))
+        """The base comes before the weights, which are given back sooner."""
+        tensors = contents.everything
+        specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors]
+        said = {"plain": contents.plain, "ledger": ledger, "position": position}
+        body = json.dumps({"tensors": specs, "base": list(contents.base), **said}).encode()
+        offsets, end = packed(tensors, _HEAD_BYTES + len(body))
         room = self._memory.layout.state_bytes
         if end > room:
             raise ArenaFull(
@@ -39,7 +41,7 @@ class SnapshotStore:
         start = self._memory.layout.state(buffer)
         self._memory.touch(start, end)
         region = self._memory.region(start, room)
-        for tensor, offset in zip(contents.tensors, offsets, strict=True):
+        for tensor, offset in zip(tensors, offsets, strict=True):
             place(region, offset, tensor).copy_(tensor)
         self._memory.raw[start + _HEAD_BYTES : start + _HEAD_BYTES + len(body)] = body
         head = len(body).to_bytes(8, "little") + crc32(body).to_bytes(8, "little")
@@ -66,10 +68,13 @@ class SnapshotStore:
         plain = self.read_plain(buffer)
         return 0 if plain is None else self._places(buffer, plain)[2]
 
-    def empty(self, buffer: int, keeps_plain: bool) -> None:
-        """Gives back a buffer's memory, except what a ledger is made from, if that is to be kept."""
-        start = self._memory.layout.state(buffer)
-        kept = _HEAD_BYTES + int.from_bytes(self._memory.raw[start : start + 8], "little") if keeps_plain else 0
+    def empty(self, buffer: int, keeps_plain: bool, keeps_base: bool = False) -> None:
+        """Gives back a buffer's memory, except what a ledger is made from, or the base, too, if that is to be kept."""
+        start, kept = self._memory.layout.state(buffer), 0
+        plain = self.read_plain(buffer) if keeps_plain or keeps_base else None
+        if plain is not None:
+            _, offsets, end = self._places(buffer, plain)
+            kept = [*offsets, end][len(plain["base"]) if keeps_base else 0]
         self._memory.punch(start + kept, self._memory.layout.state_bytes - kept)
 
     def forget(self, buffer: int) -> None:
@@ -94,4 +99,5 @@ class SnapshotStore:
             return None
         region = self._memory.region(self._memory.layout.state(buffer), end)
         tensors = [place(region, offset, tensor) for tensor, offset in zip(like, offsets, strict=True)]
-        return Contents(tensors, plain["plain"])
+        base = dict(zip(plain["base"], tensors, strict=False))
+        return Contents(tensors[len(base) :], plain["plain"], base)

@@ -79,7 +79,7 @@ def is_for(host: int, event: WithData, ledger: Ledger) -> bool:
     if host not in ledger.hosts.living or host == ledger.hosts.of[event.rank]:
         return False
     if isinstance(event, Snapshot):
-        return host in ledger.without_snapshot()
+        return event.has_base and host in ledger.without_snapshot()
     if isinstance(event, Swap) and ledger.rules.neighbours:  # both ranks' rows are written
         of, neighbours = ledger.hosts.of, ledger.rules.neighbours
         return any(of[rank] == host for rank in neighbours[event.rank] | neighbours[event.peer])

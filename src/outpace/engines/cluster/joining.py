@@ -32,6 +32,7 @@ from outpace.errors import OutpaceError, TimedOut
 from outpace.interface import Contents
 from outpace.job.environment import Place
 from outpace.job.store import MeetingStore
+from outpace.protocol.ledger_view import snapshot_buffers
 
 log = logging.getLogger("outpace")
 PLACE = "returning"  #: in the store, beside the log
@@ -172,7 +173,7 @@ def begin_at(log_position: LogPosition, files: Files, layout: ArenaLayout) -> No
     """Makes a new arena one in which everything up to there was read and given back."""
     memory = Arena(files.arena, layout)
     os.ftruncate(files.log, log_position.position)  # a hole: whoever reads there takes the ledger from the snapshot
-    snapshots, last = SnapshotStore(memory), layout.world  # the buffer that is claimed last
+    snapshots, last = SnapshotStore(memory), snapshot_buffers(layout.world) - 1  # the buffer that is claimed last
     snapshots.write(last, Contents([], {}), log_position.ledger, log_position.position)
     snapshots.announce(last)
     SharedPage(memory).progress = Progress(log_position.entries, log_position.position, chain=log_position.chain)

@@ -178,16 +178,18 @@ class TensorMemory(SimulatedMemory):
 
     async def save(self, buffer: int, contents: Contents, version: int, ledger: Ledger, position: int) -> None:
         """Copying takes as long as applying a round."""
-        self._tensors.snapshots[buffer] = Contents(
-            [t.clone() for t in self._staging.host(contents.tensors)], contents.plain
-        )
+        copies = [t.clone() for t in self._staging.host(contents.everything)]
+        self._tensors.snapshots[buffer] = contents.made_of(copies)
         await sleep(self._apply_ns)
 
     def load(self, buffer: int) -> Contents | None:
         return self._tensors.snapshots[buffer]
 
-    def empty(self, buffer: int, keeps_ledger: bool) -> None:
-        self._tensors.snapshots.pop(buffer, None)
+    def empty(self, buffer: int, keeps_ledger: bool, keeps_base: bool) -> None:
+        """What is not kept reads as zeros."""
+        emptied = self._tensors.snapshots.get(buffer)
+        for tensor in () if emptied is None else emptied.tensors if keeps_base else emptied.everything:
+            tensor.zero_()
 
     def tidy(self, number: int) -> None:
         """All that is not used costs nothing here."""
