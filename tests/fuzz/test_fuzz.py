@@ -23,7 +23,7 @@ from tests.fuzz.run import Outcome, Run
 FRESH = range(75)  #: `make test-all` plays 2,000
 BLOCK = 15
 TWICE = range(20)
-HUNTED = range(60)  #: a mutant has so many runs to be caught in
+HUNTED = range(90)  #: a mutant has so many runs to be caught in
 
 
 @cache
