@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from outpace import randomness
+from outpace.errors import OutpaceError
 from outpace.optimizer import DistributedOptimizer
 
 
@@ -69,6 +70,12 @@ class TrainingState:
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         inner = self._optimizer.inner
+        if self._key not in state_dict:
+            raise OutpaceError(
+                f"this state has nothing of {self._key}: it was made by another rank's state_dict(), and each rank has "
+                "a part of its own. Save and load it with torch.distributed.checkpoint on all ranks; for one file that "
+                "rank 0 writes, save model.state_dict(), optimizer.state_dict() and the sampler's after synchronize()"
+            )
         # What a scheduler keeps can be of any type, and torch.distributed.checkpoint itself unpickles these bytes.
         own = torch.load(io.BytesIO(state_dict[self._key]), weights_only=False)
         weights, shared = state_dict["model"], state_dict["optimizer"]

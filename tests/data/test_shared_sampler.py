@@ -126,6 +126,12 @@ def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch():
 # -- mistakes ---------------------------------------------------------------------------------------------------------
 
 
+def test_what_one_rank_alone_has_saved_of_the_training_state_is_refused_with_what_to_do(optimizer):
+    state = outpace.TrainingState(torch.nn.Linear(1, 1), optimizer)
+    with pytest.raises(outpace.OutpaceError, match=r"nothing of rank 0: .* with torch.distributed.checkpoint on all"):
+        state.load_state_dict({"model": {}, "optimizer": {}, "rank 1": b""})
+
+
 def test_without_an_optimizer_it_says_what_is_missing_and_why_ddp_will_not_do():
     with pytest.raises(OutpaceError, match=r"no open DistributedOptimizer.*DDP keep torch's DistributedSampler"):
         list(SharedSampler(DATA, 8))
