@@ -7,7 +7,7 @@ import outpace
 from outpace import strategies
 from tests.support import on_device
 from tests.support.family_checks import CHOICES
-from tests.support.launches import in_one_launch
+from tests.support.launches import in_one_launch, several_in_one_launch
 from tests.support.on_device import CPU, DEVICE
 
 FAMILY = {name: CHOICES.get(name, name) for name in strategies.names()} | {
@@ -46,43 +46,36 @@ def test_whoever_is_late_the_bits_are_those_of_the_cpu(name, in_simulated_time):
 
 @pytest.fixture(scope="module", params=WORLDS)
 def in_processes(request):
-    cases = {name: (strategy, 8, DEVICE, SLOW_US) for name, strategy in FAMILY.items()}
-    return in_one_launch(on_device.train, request.param, cases)
+    """What the ranks saw, by what was asked and of which strategy: one world does one after the other."""
+    lock_step = {name: CHOICES.get(name, name) for name in IN_LOCK_STEP}
+    cases = {
+        **{("slow", name): (on_device.train, its, 8, DEVICE, SLOW_US) for name, its in (FAMILY | lock_step).items()},
+        **{("cpu", name): (on_device.train, its, 8, CPU) for name, its in lock_step.items()},
+        **{("counts", name): (on_device.count, name, 12, SLOW_US) for name in KEEP_THE_MEAN},
+    }
+    return several_in_one_launch(request.param, cases)
 
 
 @pytest.mark.timeout(900)
 @every_strategy
 def test_all_ranks_end_with_the_same_bits_on_a_device_that_is_slow_at_random(name, in_processes):
-    for digests in zip(*((met, final) for met, final, _, _ in in_processes[name]), strict=True):
+    for digests in zip(*((met, final) for met, final, _, _ in in_processes["slow", name]), strict=True):
         assert len(set(digests)) == 1
-    assert all(after < before for _, _, before, after in in_processes[name])
-
-
-@pytest.fixture(scope="module", params=WORLDS)
-def in_lock_step(request):
-    return [
-        in_one_launch(on_device.train, request.param, {s: (CHOICES.get(s, s), 8, *where) for s in IN_LOCK_STEP})
-        for where in ((CPU,), (DEVICE, SLOW_US))
-    ]
+    assert all(after < before for _, _, before, after in in_processes["slow", name])
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", IN_LOCK_STEP)
-def test_in_processes_the_bits_are_those_of_the_cpu(name, in_lock_step):
-    on_cpu, slow = (run[name] for run in in_lock_step)
-    assert slow == on_cpu
-
-
-@pytest.fixture(scope="module", params=WORLDS)
-def counts(request):
-    return in_one_launch(on_device.count, request.param, {s: (s, 12, SLOW_US) for s in KEEP_THE_MEAN})
+def test_in_processes_the_bits_are_those_of_the_cpu(name, in_processes):
+    assert in_processes["slow", name] == in_processes["cpu", name]
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", KEEP_THE_MEAN)
-def test_every_contribution_is_applied_exactly_once(strategy, counts):
-    steps = [mine for _, _, mine in counts[strategy]]
-    for met, final, _ in counts[strategy]:
+def test_every_contribution_is_applied_exactly_once(strategy, in_processes):
+    counts = in_processes["counts", strategy]
+    steps = [mine for _, _, mine in counts]
+    for met, final, _ in counts:
         assert met == pytest.approx([7] * len(steps))
         assert final == pytest.approx(steps)
 

@@ -66,15 +66,23 @@ def test_snapshots_and_meetings_copy_many_tensors_at_once():
     assert max(many.values()) <= 4
 
 
+@pytest.fixture(scope="module")
+def overwritten_on_cpu():
+    return outpace.spawn(on_device.overwritten, 1, ("allreduce", CPU))
+
+
 @pytest.mark.parametrize("refuses", [False, True], ids=["registered", "through a buffer"])
-def test_a_result_is_read_before_it_may_be_overwritten(refuses):
-    on_cpu = outpace.spawn(on_device.overwritten, 1, ("allreduce", CPU))
-    assert outpace.spawn(on_device.overwritten, 1, ("allreduce", DEVICE, refuses)) == on_cpu
+def test_a_result_is_read_before_it_may_be_overwritten(refuses, overwritten_on_cpu):
+    assert outpace.spawn(on_device.overwritten, 1, ("allreduce", DEVICE, refuses)) == overwritten_on_cpu
 
 
-def test_a_step_reads_the_result_and_not_what_this_rank_gave():
-    on_cpu, late = (outpace.spawn(on_device.plain_run, 2, (torch.float32, "SGD", {}, where)) for where in (CPU, DEVICE))
-    assert late == on_cpu
+@pytest.fixture(scope="module")
+def plain_on_cpu():
+    return outpace.spawn(on_device.plain_run, 2, (torch.float32, "SGD", {}, CPU))
+
+
+def test_a_step_reads_the_result_and_not_what_this_rank_gave(plain_on_cpu):
+    assert outpace.spawn(on_device.plain_run, 2, (torch.float32, "SGD", {}, DEVICE)) == plain_on_cpu
 
 
 def test_two_results_in_a_row_do_not_share_a_buffer_too_early():
@@ -90,10 +98,11 @@ def test_a_result_does_not_overwrite_what_the_step_before_still_reads():
     [(False, True, ["pinned buffer"]), (True, True, ["pinned buffer", "block"])],
     ids=["registering", "registering and pinning"],
 )
-def test_where_memory_is_refused_training_goes_on_and_says_once_what_it_costs(pinning, registering, words):
-    expected = outpace.spawn(on_device.plain_run, 2, (torch.float32, "SGD", {}, CPU))
+def test_where_memory_is_refused_training_goes_on_and_says_once_what_it_costs(
+    pinning, registering, words, plain_on_cpu
+):
     for found, said in outpace.spawn(on_device.refused, 2, (pinning, registering)):
-        assert found == expected[0]
+        assert found == plain_on_cpu[0]
         assert len(said) == len(words)
         for line, word in zip(said, words, strict=True):
             assert word in line

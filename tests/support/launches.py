@@ -22,6 +22,15 @@ def in_one_launch(
     return {name: [run[name] for run in runs] for name in cases}
 
 
+def several_in_one_launch(ranks: int, cases: Mapping[Name, tuple[Any, ...]], hosts: int = 1) -> dict[Name, list[Any]]:
+    """As above, where each case names its own function before its arguments."""
+    return in_one_launch(_called, ranks, cases, hosts)
+
+
+def _called(fn: Callable[..., Any], *arguments: Any) -> Any:
+    return fn(*arguments)
+
+
 def one_after_the_other(fn: Callable[..., Any], cases: Mapping[Name, tuple[Any, ...]]) -> dict[Name, Any]:
     """What a rank does."""
     found = {}
