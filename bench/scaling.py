@@ -72,8 +72,7 @@ def measure(run: Run, agent_us: float | None = None) -> dict[str, Any]:
     is_assumed = agent_us is not None
     if agent_us is None:
         agent_us = round((messages["send_us"]["median"] + messages["receive_us"]["median"]) / 2, 1)
-    store_us = {name: round(store[f"{name}_s"]["median"] * 1e6, 1) for name in ("set", "get")}
-    network = f"cluster:store_set_us={store_us['set']},store_get_us={store_us['get']},agent_us={agent_us}"
+    network = f"cluster:store_set_us={store['set_s']['median'] * 1e6:.1f},agent_us={agent_us}"
     rows = []
     for compute_ms, worlds in (QUICK_STEPS if run.quick else STEPS).items():
         for hosts, steps in worlds.items():
@@ -93,7 +92,7 @@ def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str)
         return simulate_timing(strategy, size)
 
     found = simulated(network)
-    free = f"cluster:store_set_us={FREE_STORE_US},store_get_us=0,agent_us=0"
+    free = f"cluster:store_set_us={FREE_STORE_US},agent_us=0"
     load = found.load or Load(found.seconds)
     rates = {"rate": found, "free_store_rate": simulated(free), "ideal_rate": simulated("ethernet")}
     return {
@@ -110,8 +109,6 @@ def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str)
         "commit_ms": load.commit_s * 1e3,
         "rounds": load.rounds or found.steps / (hosts * EACH),
         "entries": load.entries,
-        "lost": load.lost,
-        "gets": load.gets,
     }
 
 

@@ -8,18 +8,16 @@ from bench import scaling, store_times
 from bench.figures import spread
 from bench.run import Run
 
-NETWORK = "cluster:store_set_us=20,store_get_us=50"
-TIMES = {"set_s": 2e-5, "lost_s": 2e-5, "get_s": 5e-5, "alone_s": 1e-4, "sets_per_s": 1e4, "entry_s": 5e-4}
+NETWORK = "cluster:store_set_us=20"
+TIMES = {"set_s": 2e-5, "lost_s": 2e-5, "alone_s": 1e-4, "sets_per_s": 1e4}
 
 
 def store(**others):
-    counts = {"attempts": 4.5, "reads": 6.0}
     return {
         "clients": 8,
         "calls": 100,
-        "bursts": 10,
         "entry_bytes": 512,
-        **{name: spread([value]) for name, value in {**TIMES, **counts, **others}.items()},
+        **{name: spread([value]) for name, value in {**TIMES, **others}.items()},
     }
 
 
@@ -83,10 +81,7 @@ def test_what_leaves_less_than_nine_tenths_has_broken(ideal, free, rate, first):
     assert {found["links"], found["agents"]} <= {None, 16}
 
 
-def test_a_real_store_is_asked_what_the_model_says():
-    """Two processes that write at once: one of them loses once. Each reads what it has not had already."""
+def test_every_time_of_a_real_store_is_measured():
     found = store_times.measure(Run(repeat=1, quick=True))
     assert found["clients"] == 2
-    assert 1 <= found["attempts"]["median"] <= 1.5
-    assert found["reads"]["median"] <= 2
     assert min(found[name]["median"] for name in TIMES) > 0

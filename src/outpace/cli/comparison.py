@@ -196,7 +196,6 @@ def _load_json(run: Timing, load: Load) -> dict[str, Any]:
     return {
         "events": load.events,
         "log_entries": load.entries,
-        "lost_races": load.lost,
         "store_ops": load.ops,
         "store_ops_per_round": _finite(run.store_ops_per_round),
         "store_ops_per_s": load.ops_per_s,

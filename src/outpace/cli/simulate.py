@@ -214,8 +214,8 @@ def _about_load(comparison: Comparison) -> str:
     """What the store and the links have to do, a line for each strategy."""
     links = comparison.scenario.links
     lines = [
-        f"the log is in one, which works {links.store_set_us:g} us for a compare_set and {links.store_get_us:g} us for "
-        "a get; every host reads every entry, and who is second to write one tries the next"
+        f"the log is in one, which works {links.store_set_us:g} us for an entry; the first host writes it for all, and "
+        "what is said and written goes up and down a tree of hosts"
     ]
     for run in comparison.outcomes:
         if run.load is not None:

@@ -23,7 +23,6 @@ from typing import NamedTuple
 
 from outpace.protocol.hosts import Hosts
 
-FEW_HOSTS = 2  #: among so many, each writes for itself and reads the store: that takes the fewest hops
 FAN_OUT = 8  #: hosts that one host passes an entry on to
 RETURN_AFTER = 8  #: patiences after which a leader that did not answer is tried again
 

@@ -62,7 +62,7 @@ from outpace.protocol.events import Dead, Event, Gone
 from outpace.protocol.hosts import Hosts
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
-from outpace.protocol.shared_log import FEW_HOSTS, Batch, Forward, LogWriter
+from outpace.protocol.shared_log import Batch, Forward, LogWriter
 from outpace.vector import Chunk
 
 log = logging.getLogger("outpace")
@@ -168,7 +168,6 @@ class Agent:
                 relay.forward(step)
         elif (written := self._log.write(step.batches)) is not None and relay is not None:
             relay.spread(*written)
-            relay.settle()
         return True
 
     def _inbox_from(self, position: int) -> bytes:
@@ -177,7 +176,7 @@ class Agent:
     def _regroup(self, group: Group | None) -> None:
         """The agents are connected now, or no longer. Without a relay every agent writes for itself."""
         with self._writing:
-            self._relay = Relay(group, self._take_message) if group and len(group.hosts) > FEW_HOSTS else None
+            self._relay = Relay(group, self._take_message) if group and len(group.hosts) > 1 else None
             self._writer.regroup(group.hosts if group and self._relay else ())
         self._bell.ring()
 

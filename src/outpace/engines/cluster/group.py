@@ -26,7 +26,7 @@ from outpace.engines.cluster.sealing import SEAL_BYTES, seal
 from outpace.protocol.shared_log import children, parent
 
 _CLOCK_TRIALS = 5
-_WELL = 7  # a tag; those below are of transfers, messages and means
+_WELL = 7  # a tag; 1 to 3 are of transfers, 4 and 8 of messages, 5 and 6 of means
 _POLL_S, _LONGEST_POLL_S = 0.00005, 0.002
 _POLL_SHARE = 1 / 16  #: of what was waited so far: it is noticed so much too late at most
 _AS_LONG_AS_IT_TAKES = timedelta(days=365)  #: a host may want nothing of another for long; silence ends no group
@@ -48,6 +48,7 @@ class Group:
         self._doors: set[Door] = set()
         if len(self.hosts) > 1:
             self._all, self._doors = connect(store, address, self._places[host], len(self.hosts), timeout_s)
+        self._told: Any = None
         self.is_over = False  #: another generation has begun
         self._fetching, self._telling = ThreadPoolExecutor(1, "fetch"), ThreadPoolExecutor(1, "tell")
 
@@ -117,7 +118,14 @@ class Group:
 
     def send(self, tensor: torch.Tensor, host: int, tag: int) -> None:
         """Blocks until the host takes it."""
-        self._all.send([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
+        self.await_sent(self.begin_to_send(tensor, host, tag))
+
+    def begin_to_send(self, tensor: torch.Tensor, host: int, tag: int) -> Any:
+        """Who called this keeps tensor and result until it is sent."""
+        return self._all.send([tensor], self._places[host], tag)
+
+    def await_sent(self, work: Any) -> None:
+        work.wait(_AS_LONG_AS_IT_TAKES)
 
     def receive(self, tensor: torch.Tensor, host: int, tag: int) -> None:
         self._all.recv([tensor], self._places[host], tag).wait(_AS_LONG_AS_IT_TAKES)
@@ -142,11 +150,13 @@ class Group:
         """
         place, count = self._places[self.host], len(self.hosts)
         said = {self.hosts[child]: torch.zeros(1, dtype=torch.uint8) for child in children(0, place, count)}
-        self._run(self._telling, partial(self.exchange_parts, said, {}, _WELL))
+        if said:
+            self._run(self._telling, partial(self.exchange_parts, said, {}, _WELL))
         is_well = is_well and all(map(bool, said.values()))
         if place:
-            mine = {self.hosts[parent(0, place, count)]: torch.tensor([is_well], dtype=torch.uint8)}
-            self._run(self._telling, partial(self.exchange_parts, {}, mine, _WELL))
+            mine = torch.tensor([is_well], dtype=torch.uint8)
+            # who calls this again has heard that the last one arrived, or is in another group
+            self._told = (self.begin_to_send(mine, self.hosts[parent(0, place, count)], _WELL), mine)
         return is_well
 
     def fetch(self, how: Callable[[], T]) -> T:

@@ -27,7 +27,7 @@ from outpace.protocol.published import Frozen, Publication
 from outpace.protocol.rules import Publishing, Rules
 from outpace.vector import Chunk, accumulator, view
 
-_SUM, _MEAN = 5, 6  # tags; those below are of transfers and messages
+_SUM, _MEAN = 5, 6  # tags; 1 to 4 are of transfers and messages
 
 
 class Segment:

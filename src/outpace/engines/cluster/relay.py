@@ -13,20 +13,19 @@ import struct
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from outpace.engines.cluster.group import Group
 from outpace.engines.cluster.store_log import MOST_BYTES
-from outpace.protocol.shared_log import Batch, Forward, children
+from outpace.protocol.shared_log import Batch, Forward, children, parent
 
 _HEAD = struct.Struct("<IIQ")  # bytes that follow, the root's place in the group, number of the entry
 _BATCH = struct.Struct("<IQQI")  # host, life, start, bytes that follow
-_TAG = 4  # 1 to 3 are those of transfers
+_NEAR, _FAR = 4, 8  # tags: between neighbours in the first host's tree, and between any two others
 _NO_ENTRY = (1 << 64) - 1  # it is a batch
-_PAUSE_S = 0.05  #: after a message that failed, because somebody is gone
-_SETTLE_S, _LOOK_S = 0.01, 0.0002
+_PAUSE_S = 0.05  #: after a message that failed, because somebody is gone; between looks at what was sent
 log = logging.getLogger("outpace")
 
 
@@ -54,18 +53,18 @@ def _batches(data: bytes) -> list[Batch]:
 
 
 class Relay:
-    """One agent's. `receive` is called with what the others send, from a thread of its own."""
+    """One agent's. `receive` is called with what the others send, from threads of its own."""
 
     def __init__(self, group: Group, receive: Callable[[Offered | Passed], None]) -> None:
         self._group, self._receive = group, receive
-        self._place = group.hosts.index(group.host)
-        self._senders: dict[int, queue.SimpleQueue[bytes]] = {}
-        self._lock = threading.Lock()
-        threading.Thread(target=self._listen, name="relay", daemon=True).start()
-
-    @property
-    def is_over(self) -> bool:
-        return self._group.is_over
+        self._place, count = group.hosts.index(group.host), len(group.hosts)
+        near = children(0, self._place, count) + ([parent(0, self._place, count)] if self._place else [])
+        self._near = {group.hosts[place] for place in near}
+        self._under_way: queue.SimpleQueue[tuple[Any, torch.Tensor]] = queue.SimpleQueue()
+        listened_to = [*self._near, *([None] if len(near) < count - 1 else [])]
+        for host in listened_to:
+            threading.Thread(target=self._listen, args=(host,), name=f"relay from {host}", daemon=True).start()
+        threading.Thread(target=self._keep, name="relay", daemon=True).start()
 
     def forward(self, step: Forward) -> None:
         parts = (_BATCH.pack(b.host, b.life, b.start, len(b.records)) + b.records for b in step.batches)
@@ -75,46 +74,47 @@ class Relay:
         """An entry that this host has written."""
         self._pass_on(self._place, number, sealed)
 
-    def settle(self) -> None:
-        """Waits until somebody has taken all that was passed on to it, but not for long: nobody may be there to take
-        it. So a leader that has too much to say says more at once."""
-        began = time.monotonic()
-        while all(not waiting.empty() for waiting in list(self._senders.values())):
-            if not self._senders or time.monotonic() - began > _SETTLE_S:
-                return
-            time.sleep(_LOOK_S)
-
     def _pass_on(self, root: int, number: int, sealed: bytes) -> None:
         for place in children(root, self._place, len(self._group.hosts)):
             self._send(self._group.hosts[place], number, root, sealed)
 
     def _send(self, host: int, number: int, root: int, data: bytes) -> None:
-        with self._lock:
-            if host not in self._senders:
-                self._senders[host] = queue.SimpleQueue()
-                arguments = (host, self._senders[host])
-                threading.Thread(target=self._deliver, args=arguments, name=f"relay to {host}", daemon=True).start()
-        self._senders[host].put(_HEAD.pack(len(data), root, number) + data)
-
-    def _deliver(self, host: int, waiting: queue.SimpleQueue[bytes]) -> None:
-        """Blocks where that host takes nothing, which is nobody else's trouble."""
+        """Does not block, whether that host takes it or not."""
+        message = torch.frombuffer(bytearray(_HEAD.pack(len(data), root, number) + data), dtype=torch.uint8)
         try:
-            while not self._group.is_over:
-                self._group.send(torch.frombuffer(bytearray(waiting.get()), dtype=torch.uint8), host, _TAG)
+            work = self._group.begin_to_send(message, host, _NEAR if host in self._near else _FAR)
         except RuntimeError as error:
-            log.debug("host %d is sent no more messages: %s", host, error)
+            log.debug("a message to host %d was lost: %s", host, error)
+        else:
+            self._under_way.put((work, message))
 
-    def _listen(self) -> None:
+    def _keep(self) -> None:
+        """Keeps messages until they are sent. Nobody waits for that, so that many are looked at together."""
+        while not self._group.is_over:
+            work, _ = self._under_way.get()
+            try:
+                self._group.await_sent(work)
+            except RuntimeError as error:
+                log.debug("a message was lost: %s", error)
+            if self._under_way.empty():
+                time.sleep(_PAUSE_S)
+
+    def _listen(self, host: int | None) -> None:
+        """To a neighbour, whose next message is expected before it is sent and so takes one way; else to all others."""
         message = torch.zeros(_HEAD.size + MOST_BYTES, dtype=torch.uint8)
+        found = memoryview(message.numpy())  # type: ignore[arg-type]
         while not self._group.is_over:
             try:
-                self._group.receive_from_any(message, _TAG)
+                if host is None:
+                    self._group.receive_from_any(message, _FAR)
+                else:
+                    self._group.receive(message, host, _NEAR)
             except RuntimeError as error:
                 log.debug("a message was lost: %s", error)
                 time.sleep(_PAUSE_S)
                 continue
-            nbytes, root, number = _HEAD.unpack(bytes(message[: _HEAD.size].numpy()))
-            data = bytes(message[_HEAD.size : _HEAD.size + nbytes].numpy())
+            nbytes, root, number = _HEAD.unpack_from(found)
+            data = bytes(found[_HEAD.size : _HEAD.size + nbytes])
             if number == _NO_ENTRY:
                 self._receive(Offered(self._group.hosts[root], _batches(data)))
             else:

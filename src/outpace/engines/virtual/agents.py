@@ -6,17 +6,15 @@ rows on a host's link. Agents carry what ranks say and never look into it. A wor
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from outpace.engines.virtual.clock import Action, Clock, Waiters
 from outpace.engines.virtual.network import Network
-from outpace.protocol.shared_log import FAN_OUT, FEW_HOSTS, children, parent
+from outpace.protocol.shared_log import FAN_OUT, children, parent
 
 LEADER = 0  #: the first host writes for all
-READ_MESSAGES = 5  #: from an entry to its reader: told that the key is there, it asks whether it is, and for its value
 
 
 @dataclass(frozen=True)
@@ -27,8 +25,6 @@ class Load:
     rounds: int = 0  #: that were reduced
     events: int = 0  #: that ranks and agents said
     entries: int = 0  #: of the log: events that one agent had together are one
-    lost: int = 0  #: attempts at an entry that another agent was first to write
-    gets: int = 0
     cuts: int = 0  #: entries that were taken out of the store
     store_busy_s: float = 0.0
     leader_busy_s: float = 0.0  #: of the busiest agent, with messages
@@ -37,7 +33,7 @@ class Load:
 
     @property
     def ops(self) -> int:
-        return self.entries + self.lost + self.gets + self.cuts
+        return self.entries + self.cuts
 
     @property
     def ops_per_s(self) -> float:
@@ -59,43 +55,22 @@ class Load:
 class Store:
     """One server that answers in the order of the questions, with the log in it."""
 
-    def __init__(self, clock: Clock, network: Network, readers: int) -> None:
-        self.entries, self.lost, self.busy_ns = 0, 0, 0
+    def __init__(self, clock: Clock, network: Network) -> None:
+        self.entries, self.busy_ns = 0, 0
         self._clock = clock
         self._message_ns = round(network.message_s * 1e9)
         self._set_ns = round(network.store_set_us * 1e3)
-        self._gets_ns = round(network.store_get_us * 1e3 * readers)
         self._free_ns = 0  # when everything it was asked is answered
-        self._unread: deque[int] = deque()  # when each of the last entries will have been read by all
-        self._read = 0  # entries that all agents have read
 
-    def known(self) -> int:
-        while self._unread and self._unread[0] <= self._clock.now_ns:
-            self._unread.popleft()
-            self._read += 1
-        return self._read
-
-    def compare_set(self, number: int) -> tuple[bool, int, int]:
-        """Whether an entry of this number is the first, when its agent hears of it, and when all have read it.
-
-        Questions are as long on their way as each other, so that what is asked now is decided by what was asked before.
-        """
-        heard_ns = self._serve(self._set_ns) + self._message_ns
-        if number < self.entries:
-            self.lost += 1
-            return False, heard_ns, 0
+    def compare_set(self) -> int:
+        """Writes an entry. When its agent hears of it."""
         self.entries += 1
-        read_ns = self._serve(self._gets_ns) + READ_MESSAGES * self._message_ns
-        self._unread.append(read_ns)
-        return True, heard_ns, read_ns
+        self.busy_ns += self._set_ns
+        self._free_ns = max(self._free_ns, self._clock.now_ns + self._message_ns) + self._set_ns
+        return self._free_ns + self._message_ns
 
     def busy_until_now_ns(self) -> int:
         return self.busy_ns - max(0, self._free_ns - self._clock.now_ns)
-
-    def _serve(self, service_ns: int) -> int:
-        self._free_ns = max(self._free_ns, self._clock.now_ns + self._message_ns) + service_ns
-        self.busy_ns += service_ns
-        return self._free_ns
 
 
 class Message:
@@ -113,15 +88,13 @@ class Message:
 class Agents:
     """One agent on each host. What comes while it commits an entry waits for its next one.
 
-    Of more than a few hosts the first one writes for all. What others have to say goes up a tree to it, and its entries
-    come down the same tree.
+    The first one writes for all. What others have to say goes up a tree to it, and its entries come down the same tree.
     """
 
     def __init__(self, clock: Clock, network: Network, world: int, payload_bytes: int) -> None:
         self._clock, self._network = clock, network
         self._hosts = range(network.hosts(world))
-        self._is_led = len(self._hosts) > FEW_HOSTS
-        self.store = Store(clock, network, readers=0 if self._is_led else len(self._hosts))
+        self.store = Store(clock, network)
         self._reach_ns = [round(reach * 1e9) for reach in network.reach_s(len(self._hosts))]
         self._hop_ns = round((network.hop_s - network.agent_us / 1e6) * 1e9)
         self._agent_ns = round(network.agent_us * 1e3)
@@ -131,9 +104,8 @@ class Agents:
         self._passing = [(host, count) for host, count in below if count]  # who passes entries on, to how many
         self._sending = [Message() for _ in self._hosts]  # to its parent, next
         self._is_sending = [False for _ in self._hosts]  # something is under way to its parent, or about to be
-        self._inboxes = [Message() for _ in self._hosts]  # to be written
-        self._committing = [False for _ in self._hosts]
-        self._known = [0 for _ in self._hosts]  # entries that an agent has read, or lost against
+        self._inbox = Message()  # to be written
+        self._is_committing = False
         self._read_ns = 0  # when all will have read what was committed last
         self._events, self._commit_ns = 0, 0
         self._message_ns = round(network.message_s * 1e9)
@@ -149,8 +121,7 @@ class Agents:
     def commit(self, rank: int) -> Waiters:
         """Where to wait until what this rank says now is in the log."""
         waiters: Waiters = []
-        reach_ns = self._reach_ns[self._network.host_of(rank)] if self._is_led else 0
-        self.post(rank, partial(self._clock.wake, waiters, reach_ns))
+        self.post(rank, partial(self._clock.wake, waiters, self._reach_ns[self._network.host_of(rank)]))
         return waiters
 
     def post(self, rank: int, action: Action) -> None:
@@ -172,8 +143,8 @@ class Agents:
 
     def _post(self, host: int, action: Action) -> None:
         said = Message([(self._clock.now_ns, action)])
-        if not self._is_led or host == LEADER:
-            self._write(host, said)
+        if host == LEADER:
+            self._write(said)
         else:
             self._send_up(host, said)
 
@@ -194,8 +165,8 @@ class Agents:
 
     def _receive(self, host: int, message: Message) -> None:
         """An agent takes one message after the other, and writes it or passes it on."""
-        pass_on = self._write if host == LEADER else self._send_up
-        self._clock.at(self._work(host, 1 if host == LEADER else 2), partial(pass_on, host, message))
+        pass_on = self._write if host == LEADER else partial(self._send_up, host)
+        self._clock.at(self._work(host, 1 if host == LEADER else 2), partial(pass_on, message))
 
     def _is_back(self, host: int) -> None:
         """What this host sent is in the log, and it knows: it sends what was said meanwhile."""
@@ -214,39 +185,31 @@ class Agents:
         """The leader writes when it has passed on what it wrote before: what comes meanwhile goes into one entry."""
         return max(0, self._free_ns[LEADER] - self._clock.now_ns)
 
-    def _write(self, host: int, message: Message) -> None:
-        self._inboxes[host].add(message)
-        if not self._committing[host]:
-            self._committing[host] = True
-            self._clock.after(self._until_free_ns(), partial(self._attempt, host))
+    def _write(self, message: Message) -> None:
+        self._inbox.add(message)
+        if not self._is_committing:
+            self._is_committing = True
+            self._clock.after(self._until_free_ns(), self._commit)
 
-    def _attempt(self, host: int) -> None:
-        """Asks for the next entry with all that lies in the inbox; who loses comes again with what there is by then."""
-        number = max(self._known[host], self.store.known())
-        is_first, heard_ns, read_ns = self.store.compare_set(number)
-        self._known[host] = number + 1  # its own entry, or the one it lost against
-        if is_first:
-            message, self._inboxes[host] = self._inboxes[host], Message()
-            self._clock.at(heard_ns, partial(self._end, host, message, read_ns))
-        else:
-            self._clock.at(heard_ns, partial(self._attempt, host))
+    def _commit(self) -> None:
+        """The next entry has all that lies in the inbox."""
+        message, self._inbox = self._inbox, Message()
+        self._clock.at(self.store.compare_set(), partial(self._end, message))
 
-    def _end(self, host: int, message: Message, read_ns: int) -> None:
-        if self._is_led:
-            for inner, count in self._passing:
-                self._work(inner, count)
-            read_ns = self._clock.now_ns + max(self._reach_ns)
-        self._read_ns = max(self._read_ns, read_ns)
+    def _end(self, message: Message) -> None:
+        for inner, count in self._passing:
+            self._work(inner, count)
+        self._read_ns = max(self._read_ns, self._clock.now_ns + max(self._reach_ns))
         for through in message.through:
             self._clock.after(self._reach_ns[through], partial(self._is_back, through))
         for said_ns, action in message.said:
             self._events += 1
             self._commit_ns += self._clock.now_ns - said_ns
             action()
-        if self._inboxes[host].said:
-            self._clock.after(self._until_free_ns(), partial(self._attempt, host))
+        if self._inbox.said:
+            self._clock.after(self._until_free_ns(), self._commit)
         else:
-            self._committing[host] = False
+            self._is_committing = False
 
     def send(self, rank: int, readers: Collection[int] = ()) -> None:
         """Sends a rank's row to the hosts of its readers, or to all, one after the other."""
@@ -294,8 +257,6 @@ class Agents:
             rounds=self._rounds,
             events=self._events,
             entries=self.store.entries,
-            lost=self.store.lost,
-            gets=0 if self._is_led else self.store.entries * len(self._hosts),
             cuts=self.store.entries,
             store_busy_s=self.store.busy_until_now_ns() / 1e9,
             leader_busy_s=min(self._clock.now_ns, max(self._busy_ns)) / 1e9,

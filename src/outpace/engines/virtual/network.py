@@ -16,15 +16,15 @@ from dataclasses import dataclass, fields
 from functools import partial
 
 from outpace.errors import InvalidRules
-from outpace.protocol.shared_log import FEW_HOSTS, children
+from outpace.protocol.shared_log import children
 from outpace.spec import build
 
 HOST_OVERHEAD_US = 100.0  #: what a round costs in one machine's memory before any byte is moved
 HOST_GBYTES_PER_S = 10.0  #: what the cores of a small machine read and write together
 SERVER_GBYTES_PER_S = 100.0  #: those of a server with many memory channels
-STORE_SET_US, STORE_GET_US = 20.0, 50.0  #: about what torch's store works for a question; `make scaling` measures it
+STORE_SET_US = 20.0  #: about what torch's store works for an entry; `make scaling` measures it
 AGENT_US = 60.0  #: about what an agent works for a message to or from another one; measured there, too
-HOP_MESSAGES = 3  #: of the network for one between agents: Gloo asks before it sends
+ASKED_MESSAGES = 3  #: of the network for one that is not expected yet: Gloo asks before it sends
 
 _BANDWIDTHS = ("gbps", "host_gbytes_per_s")
 
@@ -38,8 +38,8 @@ class Network:
     ranks_per_host: 0 for all ranks on one host.
     host_overhead_us, host_gbytes_per_s: the same for the memory of one host.
     round_ms: what every round costs on top: for a cost that was measured.
-    store_set_us, store_get_us: what the store with the log works for a `compare_set` and for a `get`; 0 for no store:
-        then what is said is known after a message.
+    store_set_us: what the store with the log works for a `compare_set`; 0 for no store: then what is said is known
+        after a message.
     agent_us: what an agent works for a message to or from another agent.
 
     >>> one_gigabyte_a_second = network("zero:gbps=8,ranks_per_host=1")
@@ -55,7 +55,6 @@ class Network:
     host_gbytes_per_s: float = HOST_GBYTES_PER_S
     round_ms: float = 0.0
     store_set_us: float = 0.0
-    store_get_us: float = 0.0
     agent_us: float = 0.0
 
     def __post_init__(self) -> None:
@@ -86,20 +85,21 @@ class Network:
 
     @property
     def hop_s(self) -> float:
-        """A short message from one agent to another, with what both work for it."""
-        return HOP_MESSAGES * self.message_s + 2 * self.agent_us / 1e6
+        """A short message from one agent to another, which expects it, with what both work for it."""
+        return self.message_s + 2 * self.agent_us / 1e6
 
-    def reach_s(self, hosts: int) -> list[float]:
-        """For each host, from the first host's having written an entry until that one has it: down a tree."""
-        reach = [0.0] * hosts
+    def reach_s(self, hosts: int, messages: int = 1) -> list[float]:
+        """For each host, from the first host's having written an entry until that one has it: down a tree, by so many
+        messages of the network each time."""
+        reach, hop_s = [0.0] * hosts, self.hop_s + (messages - 1) * self.message_s
         for place in range(hosts):
             for turn, child in enumerate(children(0, place, hosts)):  # one after the other
-                reach[child] = reach[place] + turn * self.agent_us / 1e6 + self.hop_s
+                reach[child] = reach[place] + turn * self.agent_us / 1e6 + hop_s
         return reach
 
     def gather_s(self, hosts: int) -> float:
         """Until the first host has heard of all others: up the tree that entries come down."""
-        return max(self.reach_s(hosts))
+        return max(self.reach_s(hosts, ASKED_MESSAGES))
 
     def transfer_s(self, payload_bytes: int) -> float:
         return payload_bytes * 8 / (self.gbps * 1e9)
@@ -110,7 +110,7 @@ class Network:
         inside = self.host_overhead_us / 1e6 + self._memory_s((rows + 3) * payload_bytes)
         if hosts == 1:
             return inside
-        messages = HOP_MESSAGES * self.message_s + (hosts - 2) * 2 * self.overhead_us / 1e6
+        messages = ASKED_MESSAGES * self.message_s + (hosts - 2) * 2 * self.overhead_us / 1e6
         return inside + 2 * messages + self.ring_share(hosts) * self.transfer_s(payload_bytes)
 
     @staticmethod
@@ -166,12 +166,10 @@ class Network:
 
     @property
     def _is_ours(self) -> bool:
-        return self.store_set_us + self.store_get_us > 0
+        return self.store_set_us > 0
 
     def _entry_s(self, hosts: int) -> float:
         """From what the first host says until all know it."""
-        if hosts <= FEW_HOSTS:
-            return self.message_s + (self.store_set_us + hosts * self.store_get_us) / 1e6
         return 2 * self.message_s + self.store_set_us / 1e6 + max(self.reach_s(hosts))
 
     def _memory_s(self, moved_bytes: int) -> float:
@@ -201,9 +199,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     ),
 }
 #: Ethernet, used as outpace's own engine for several hosts does.
-NETWORKS["cluster"] = partial(
-    NETWORKS["ethernet"], store_set_us=STORE_SET_US, store_get_us=STORE_GET_US, agent_us=AGENT_US
-)
+NETWORKS["cluster"] = partial(NETWORKS["ethernet"], store_set_us=STORE_SET_US, agent_us=AGENT_US)
 
 
 def network(choice: str | Network) -> Network:
