@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -20,6 +21,9 @@ LINK = "link"  #: what a host calls its interface
 CLOSED_PORT = 9  #: where nobody listens
 LISTENING = "0A"  #: in /proc/net/tcp
 DROP_ALL = "1,6 0 0 2"  #: a classic BPF program of one instruction: return 2, which is TC_ACT_SHOT
+#: loads the type of the frame, goes on if it is IPv4, loads an address, and drops the frame if it is this one
+DROP_ADDRESS = "6,40 0 0 12,21 0 3 2048,32 0 0 {},21 0 1 {},6 0 0 2,6 0 0 4294967295"
+IP_SOURCE, IP_DESTINATION = 26, 30  #: where they are in a frame
 LEAST_BURST_BYTES = 128 * 1024  #: twice the largest packet before it is segmented
 BURST_S, QUEUE_MS = 0.002, 50
 
@@ -73,6 +77,19 @@ class Host:
             drops = ("bpf", "direct-action", "bytecode", DROP_ALL)
             run(*tc, "filter", "add", "dev", self.port, direction, *drops)
         self._is_cut = True
+
+    def cut_from(self, others: Iterable[Host]) -> None:
+        """As `cut`, but only what goes to these hosts and comes from them is dropped."""
+        if self._is_cut:
+            return
+        tc = ("tc", "-n", self._bridge_namespace)
+        run(*tc, "qdisc", "add", "dev", self.port, "clsact")
+        self._is_cut = True
+        for number, other in enumerate(others, 1):
+            for direction, place in (("ingress", IP_DESTINATION), ("egress", IP_SOURCE)):
+                address = int.from_bytes(socket.inet_aton(other.address), "big")
+                drops = ("bpf", "direct-action", "bytecode", DROP_ADDRESS.format(place, address))
+                run(*tc, "filter", "add", "dev", self.port, direction, "prio", str(number), *drops)
 
     def restore(self) -> None:
         """Joins a host again that was cut off."""

@@ -22,6 +22,7 @@ from tests.network.host import Host
 from tests.network.namespaces import Hosts
 from tests.support.processes import python_path
 
+STORE = Path(__file__).parent / "programs" / "store.py"
 TIMEOUT_S = 120.0
 GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 ATTEMPT = "attempt_0"
@@ -36,8 +37,11 @@ class Job:
     What it said can be read as long as the hosts are there.
     """
 
-    def __init__(self, hosts: Hosts, ranks: int, command: Sequence[str], env: Mapping[str, str]) -> None:
-        self.hosts, self.ranks_per_host = hosts, ranks
+    def __init__(
+        self, hosts: Hosts, ranks: int, command: Sequence[str], env: Mapping[str, str], store_apart: bool = False
+    ) -> None:
+        self.hosts, self.ranks_per_host = list(hosts), ranks
+        self.store_host = self.hosts.pop() if store_apart else self.hosts[0]  #: with nothing else on it if apart
         self._command, self._env, self._port = list(command), env, next(_ports)
         self.processes: list[subprocess.Popen[Any]] = []  #: one for each host, or for each rank without torchrun
         self._directory = hosts.directory / f"job{self._port}"
@@ -53,6 +57,12 @@ class Job:
         """How many ranks there are."""
         return len(self.hosts) * self.ranks_per_host
 
+    def start_store(self) -> None:
+        """On the host that has nothing else on it."""
+        with self._create(self.store_host, "launcher.log") as log:
+            start = (sys.executable, str(STORE), self.store_host.address, str(self._port))
+            self.processes.append(self.store_host.start(*start, env=self._env, stdout=log, stderr=subprocess.STDOUT))
+
     def start_torchrun(self) -> None:
         """On each host."""
         for host in self.hosts:
@@ -60,7 +70,7 @@ class Job:
                 "--nnodes": len(self.hosts),
                 "--nproc-per-node": self.ranks_per_host,
                 "--rdzv-backend": "c10d",
-                "--rdzv-endpoint": f"{self.hosts[0].address}:{self._port}",
+                "--rdzv-endpoint": f"{self.store_host.address}:{self._port}",
                 "--rdzv-id": "outpace",
                 "--rdzv-conf": f"is_host={int(host.index == 0)}",  # it knows itself by the machine's name only
                 "--local-addr": host.address,
@@ -82,8 +92,9 @@ class Job:
             "LOCAL_WORLD_SIZE": self.ranks_per_host,
             "GROUP_RANK": host.index,
             "GROUP_WORLD_SIZE": len(self.hosts),
-            "MASTER_ADDR": self.hosts[0].address,
+            "MASTER_ADDR": self.store_host.address,
             "MASTER_PORT": self._port,
+            **({} if self.store_host in self.hosts else {"TORCHELASTIC_USE_AGENT_STORE": "True"}),
         }
         variables = {**self._env, **{name: str(value) for name, value in place.items()}}
         where = ("plain", ATTEMPT, str(local))
@@ -145,7 +156,7 @@ class Job:
 
     def end(self) -> None:
         """Kills everything on these hosts; returns when it is gone."""
-        for host in self.hosts:
+        for host in {*self.hosts, self.store_host}:
             host.kill()
 
     # -- details ---------------------------------------------------------------------------------------------------
@@ -188,9 +199,13 @@ def plain(
     ranks: int,
     env: Mapping[str, str] | None = None,
     plain_gloo: bool = False,
+    store_apart: bool = False,
 ) -> Job:
-    """As `torchrun`, but each rank is started by hand with torchrun's variables, and lives and dies alone."""
-    job = Job(hosts, ranks, [str(script), *arguments], _variables(env, plain_gloo, hosts))
+    """As `torchrun`, but each rank is started by hand with torchrun's variables, and lives and dies alone. With
+    `store_apart` the last host has no ranks, but the store, which else is rank 0's."""
+    job = Job(hosts, ranks, [str(script), *arguments], _variables(env, plain_gloo, hosts), store_apart)
+    if store_apart:
+        job.start_store()
     for rank in range(job.world):
         job.start_rank(rank)
     return job

@@ -37,6 +37,19 @@ def test_the_agent_that_writes_for_all_in_trouble_costs_no_round_and_doubles_non
 
 @pytest.mark.parametrize(
     "trouble",
+    [troubles.cut_off, troubles.cut_off_from_store, troubles.cut_off_from_others],
+    ids=lambda trouble: trouble.__name__,
+)
+def test_the_host_that_writes_for_all_cut_off_and_back_costs_no_round_and_doubles_none(network, trouble):
+    """The store is on a host of its own, so that the others still reach it."""
+    with Hosts(4) as hosts:
+        outcome = troubles.play(hosts, trouble, 2, "eager-majority", troubled=LEADER, store_apart=True)
+    assert outcome.is_agreed
+    assert (outcome.lost, outcome.doubled) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "trouble",
     [troubles.kill_host, troubles.cut_off, troubles.kill_host_and_start_it_again],
     ids=lambda trouble: trouble.__name__,
 )

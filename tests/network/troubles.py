@@ -1,8 +1,8 @@
 """Ranks of several hosts that train while somebody does something to one of them; what it costs, and the account.
 
-Hosts are network namespaces; ranks are started one by one, so that nobody ends the others when one dies. The first host
-holds the store, so that only its agent, which writes the log for all, gets into trouble. Else the last one does, or
-those that are named.
+Hosts are network namespaces; ranks are started one by one, so that nobody ends the others when one dies. The first
+host's agent writes the log for all. That host holds the store, too, unless one more host does. The last host gets into
+trouble, or those that are named.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from tests.network.host import Host
 from tests.network.launch import Job, plain
 from tests.network.namespaces import Hosts
 from tests.support.family import Board
@@ -44,7 +45,7 @@ class Scene:
 
     @property
     def victim_hosts(self) -> tuple[int, ...]:
-        return self.troubled or (len(self.hosts) - 1,)
+        return self.troubled or (len(self.job.hosts) - 1,)
 
     @property
     def others(self) -> list[int]:
@@ -130,6 +131,29 @@ def cut_off(scene: Scene, seconds: float = 5.0) -> float:
     return time.monotonic()
 
 
+def cut_off_from_store(scene: Scene, seconds: float = 5.0) -> float:
+    """The other hosts reach it, and it them."""
+    return _cut_off_from(scene, [scene.job.store_host], seconds)
+
+
+def cut_off_from_others(scene: Scene, seconds: float = 5.0) -> float:
+    """It reaches the store, and gives signs of life there."""
+    others = [host for host in scene.job.hosts if host.index not in scene.victim_hosts]
+    return _cut_off_from(scene, others, seconds)
+
+
+def _cut_off_from(scene: Scene, others: list[Host], seconds: float) -> float:
+    hosts = [scene.hosts[host] for host in scene.victim_hosts]
+    for host in hosts:
+        host.cut_from(others)
+    try:
+        scene.lasting(seconds)
+    finally:
+        for host in hosts:
+            host.restore()
+    return time.monotonic()
+
+
 @contextmanager
 def scene(
     hosts: Hosts,
@@ -138,21 +162,30 @@ def scene(
     troubled: tuple[int, ...] = (),
     compute_s: float = 0.01,
     timeout_s: float = 20.0,
+    store_apart: bool = False,
 ) -> Iterator[Scene]:
-    """Ranks that train, all of them under way."""
+    """Ranks that train, all of them under way. With `store_apart` the last host has no ranks, but the store."""
     board = hosts.directory / "board"
     with suppress(FileNotFoundError):
         board.unlink()
     given = (strategy, str(board), str(compute_s), str(timeout_s))
-    with plain(hosts, PROGRAM, *given, ranks=ranks, env={"OUTPACE_TOKEN": "of this run"}) as job:
+    env = {"OUTPACE_TOKEN": "of this run"}
+    with plain(hosts, PROGRAM, *given, ranks=ranks, env=env, store_apart=store_apart) as job:
         found = Scene(hosts, job, Driver(Board(board), job.world), troubled)
         job.until(lambda: min(found.driver.steps()) >= WARM_UP, "all have begun")
         yield found
 
 
-def play(hosts: Hosts, trouble: Trouble, ranks: int, strategy: str, troubled: tuple[int, ...] = ()) -> Outcome:
+def play(
+    hosts: Hosts,
+    trouble: Trouble,
+    ranks: int,
+    strategy: str,
+    troubled: tuple[int, ...] = (),
+    store_apart: bool = False,
+) -> Outcome:
     """One run with one trouble in it."""
-    with scene(hosts, ranks, strategy, troubled) as found:
+    with scene(hosts, ranks, strategy, troubled, store_apart=store_apart) as found:
         began = time.monotonic()
         over = trouble(found)
         living = found.others if over is None else list(range(found.job.world))
