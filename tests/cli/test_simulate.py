@@ -332,7 +332,7 @@ def test_one_host_has_no_store_to_report(capsys):
 def test_the_stores_load_is_in_the_report(capsys):
     assert main(["simulate", "--hosts", "2", "--steps", "3", "--strategy", "allreduce"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    for words in ("at least", "on 2 hosts", "us for a compare_set", "operations a round", "the busiest link"):
+    for words in ("at least", "on 2 hosts", "us for an entry", "operations a round", "the busiest link"):
         assert words in text
 
 
