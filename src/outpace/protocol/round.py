@@ -112,8 +112,8 @@ class Lateness(Part):
     """How late work is lately, and so how far ahead of the weights ranks compute (`replica.look_ahead`).
 
     The mean over all contributions, those on time included: which of the gradients that are computed now will be late
-    is not known, but how many usually are. Half as much again as that mean learned best: steps differ from the last
-    one, and late work is of some use only if it errs on the side of damping.
+    is not known, but how many usually are. Half as much again as that mean learned best where it was tried (decision
+    23); looking further than needed only damps more.
     """
 
     _mean: float
