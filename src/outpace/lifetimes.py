@@ -19,8 +19,8 @@ from typing import Any
 
 from outpace.engines.arena.open import open_local
 from outpace.engines.cluster.open import open_cluster
-from outpace.engines.company import Company
 from outpace.engines.engine import Engine, Opened
+from outpace.engines.siblings import Siblings
 from outpace.engines.virtual.threads import simulated_rank
 from outpace.errors import InvalidRules, OutpaceError
 from outpace.job.environment import Place, gather, rules_of_launcher, tell_launcher, tell_launcher_of
@@ -35,7 +35,7 @@ ENGINES = ("auto", "local", "cluster")
 
 _open: weakref.WeakSet[Engine] = weakref.WeakSet()
 _awaited: set[Engine] = set()  # others wait for these, also if the script has dropped its optimizer
-company = Company()  #: those of this process
+siblings = Siblings()  #: those of this process
 
 
 def open_engine(
@@ -57,7 +57,7 @@ def open_engine(
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)
     rules = replace(rules, **rules_of_launcher())
-    with company.opening():
+    with siblings.opening():
         gathering = gather(place, timeout_s)
         opening = open_local if _is_local(engine, gathering.place) else open_cluster
         opened = watch(opening(replica, rules, gathering, max_grad_norm, timeout_s))
@@ -81,20 +81,20 @@ def watch(opened: Opened) -> Opened:
     if engine.world == 1:  # it never waits
         return opened
     _awaited.add(engine)
-    return company.take_in(opened)
+    return siblings.add(opened)
 
 
 def forget(engine: Engine) -> None:
     _open.discard(engine)
     _awaited.discard(engine)
-    engine.company.leave(engine)
+    engine.siblings.remove(engine)
 
 
 def _forget_all() -> None:
-    global company
+    global siblings
     _open.clear()
     _awaited.clear()
-    company = Company()
+    siblings = Siblings()
 
 
 os.register_at_fork(after_in_child=_forget_all)  # a forked child that exits must not speak for its parent

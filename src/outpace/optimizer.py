@@ -46,7 +46,7 @@ def _of_inner(name: str) -> Any:
     return property(lambda self: getattr(self.inner, name), lambda self, value: setattr(self.inner, name, value))
 
 
-def _on_the_real_one(method: _Method) -> _Method:
+def _on_wrapped(method: _Method) -> _Method:
     """Lightning puts objects around an optimizer that imitate its class: calls on those are meant for it."""
 
     @wraps(method)
@@ -114,7 +114,7 @@ class DistributedOptimizer(Optimizer):
         for hooks in (f"_optimizer_{kind}_hooks" for kind in _STATE_HOOKS):
             setattr(self, hooks, getattr(optimizer, hooks))  # state is the inner optimizer's business, so are its hooks
         strategy = os.environ.get(STRATEGY) or strategy
-        self._strategy, self._called = by_name(strategy), str(strategy)
+        self._strategy, self._spec = by_name(strategy), str(strategy)
         self.simulated = simulated_rank()  #: whose optimizer this is, where time is simulated
         is_simulated = self.simulated is not None
         place = place_of(os.environ, None) if is_simulated else whereami()
@@ -122,7 +122,7 @@ class DistributedOptimizer(Optimizer):
         self._trace = RunTrace(self._log_dir, on_round, place.rank)
         self._replica = self._strategy.replica(optimizer, model, self._trace.on_round)
         self._replica.max_grad_norm = max_grad_norm
-        self._replica.length.is_matched = match_step_length
+        self._replica.step_length.is_matched = match_step_length
         self._replica.model_buffers = ModelBuffers(model, buffers)
         self._finished = False
         self._last = Ticket(0, 0, False, "nothing contributed yet")
@@ -131,7 +131,7 @@ class DistributedOptimizer(Optimizer):
         opened = lifetimes.open_engine(engine, place, self._replica, self._strategy, max_grad_norm, timeout_s)
         self._engine, self._drive, self._compute = opened
         self._opened = opened
-        _made.append(weakref.ref(self))
+        _instances.append(weakref.ref(self))
         self._is_first_step = True
         self._trace.start(self._engine, self._replica.parameters, strategy)
         self._position = Position(self._strategy, opened, self._replica)
@@ -250,7 +250,7 @@ class DistributedOptimizer(Optimizer):
 
     # -- beyond an optimizer ---------------------------------------------------------------------------------------
 
-    @_on_the_real_one
+    @_on_wrapped
     def rounds(self, loader: Iterable[Any], microbatches: int = 1) -> Iterator[MicrobatchRound]:
         """Cuts a loader into rounds of so many micro-batches, to be stepped once each.
 
@@ -273,7 +273,7 @@ class DistributedOptimizer(Optimizer):
         finally:
             self._round = None
 
-    @_on_the_real_one
+    @_on_wrapped
     def until(self, rounds: int) -> Iterator[int]:
         """Goes on until so many rounds are sealed by all ranks together, and yields this rank's own steps from 0.
 
@@ -300,7 +300,7 @@ class DistributedOptimizer(Optimizer):
             return ledger.round
         return 1 + max(shelf.iteration for shelf in ledger.published.shelves.values())
 
-    @_on_the_real_one
+    @_on_wrapped
     def synchronize(self) -> None:
         """Brings all ranks to one version with equal weights, optimizer state and buffers: before evaluation or a
         checkpoint. Waits for every rank that has not finished, and flushes what was carried."""
@@ -311,7 +311,7 @@ class DistributedOptimizer(Optimizer):
         self._run(self._engine.synchronize)
         self._trace.synchronized(began)
 
-    @_on_the_real_one
+    @_on_wrapped
     def finish(self) -> None:
         """Ends this rank's training: leaves the quorum at once, then applies the others' rounds until all have
         finished. All ranks return with equal weights, also after different numbers of batches."""
@@ -327,13 +327,13 @@ class DistributedOptimizer(Optimizer):
         self._trace.close(began)
 
     @property
-    @_on_the_real_one
+    @_on_wrapped
     def is_finished(self) -> bool:
         """Whether this rank has left training."""
         return self._finished
 
     @property
-    @_on_the_real_one
+    @_on_wrapped
     def stats(self) -> Stats:
         """What this rank knows of the run. Reads memory only; no rank is asked."""
         engine, version, last = self._engine, self._replica.version, self._last.reason
@@ -365,7 +365,7 @@ class DistributedOptimizer(Optimizer):
         return copy.deepcopy(self.inner, memo)
 
     def __repr__(self) -> str:
-        return f"DistributedOptimizer({self._called}, rank {self._engine.rank} of {self._engine.world})\n{self.inner}"
+        return f"DistributedOptimizer({self._spec}, rank {self._engine.rank} of {self._engine.world})\n{self.inner}"
 
     # -- details ---------------------------------------------------------------------------------------------------
 
@@ -416,10 +416,10 @@ class DistributedOptimizer(Optimizer):
         if call != "load_state_dict":
             is_beginning, self._has_begun = not self._has_begun, True
             if self._replica.written_by_others():
-                self._foreign_writes.heed(is_beginning)
+                self._foreign_writes.handle(is_beginning)
 
 
-_made: list[weakref.ref[DistributedOptimizer]] = []  # in this process
+_instances: list[weakref.ref[DistributedOptimizer]] = []  # in this process
 
 
 def opened_here(optimizer: DistributedOptimizer | None, who: str) -> Opened:
@@ -427,8 +427,8 @@ def opened_here(optimizer: DistributedOptimizer | None, who: str) -> Opened:
     if optimizer is not None:
         optimizer._check_usable(f"{who}.__iter__")
         return optimizer._opened
-    _made[:] = [reference for reference in _made if (its := reference()) is not None and not its._finished]
-    here = [its for reference in _made if (its := reference()) is not None and its.simulated is simulated_rank()]
+    _instances[:] = [reference for reference in _instances if (its := reference()) is not None and not its._finished]
+    here = [its for reference in _instances if (its := reference()) is not None and its.simulated is simulated_rank()]
     if not here:
         raise OutpaceError(
             f"{who} was iterated, and there is no open DistributedOptimizer in this process: ranks share their data "

@@ -12,11 +12,11 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from outpace.engines.agreement import LonelyWait
-from outpace.engines.company import Company
 from outpace.engines.draws import Draws
 from outpace.engines.log import Log, Wait
 from outpace.engines.memory import Memory
 from outpace.engines.replay import Replay
+from outpace.engines.siblings import Siblings
 from outpace.engines.weights import PublishedWeights
 from outpace.errors import OutpaceError, TrainingOver
 from outpace.interface import Ticket, Work
@@ -51,7 +51,7 @@ class Engine:
         self.steps = 0  #: local steps of the inner optimizer
         self.state: dict[str, Any] = {}  #: what the strategy remembers on this rank
         self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
-        self.company = Company()  #: this rank's other optimizers
+        self.siblings = Siblings()  #: this rank's other optimizers
         self.number = 0  #: among them, in the order they were made; the same on all ranks
         self.weights = PublishedWeights(self)
         self.replay = replay(self)
@@ -89,9 +89,9 @@ class Engine:
     def look(self) -> None:
         self.log.look()
 
-    def driven(self, drive: Drive, *call: Any) -> Any:
+    def run_call(self, drive: Drive, *call: Any) -> Any:
         """Runs a call on this engine. Where this rank has other optimizers, they go on meanwhile."""
-        return self.company.driven(self, drive, *call) if self.company.has_several else drive(*call)
+        return self.siblings.run_call(self, drive, *call) if self.siblings.has_several else drive(*call)
 
     def begin_computing(self) -> None:
         """A step begins here: for strategies that look at the clock, and for replicas that look ahead."""
@@ -149,11 +149,11 @@ class Engine:
         """
         self.look()
         if resume_round is not None:
-            self.replica.begin_anew()
+            self.replica.on_weights_replaced()
         generation = self.ledger.sync.generation
         self._leave_for_exchange(generation % 2)
         resume = 0 if resume_round is None else resume_round + 1
-        unfinished = self.company.unfinished_besides(self)
+        unfinished = self.siblings.unfinished_besides(self)
         said = (generation, resume, self.steps, self.draws.covered, unfinished)
         self.log.append(Sync(self.rank, self.incarnation, *said))
         purpose = "in synchronize() for every rank that has data left"
@@ -334,9 +334,9 @@ class Engine:
                     seen = log.position
                     if not await self._assist() and log.position == seen:
                         elsewhere = None
-                        if self.company.has_several:
-                            await self.company.help_others(self)
-                            elsewhere = self.company.look_up(self)
+                        if self.siblings.has_several:
+                            await self.siblings.help_others(self)
+                            elsewhere = self.siblings.say_away(self)
                         due = (self.replay.overdue_in_s(), elsewhere)
                         await log.rest(wait, min((s for s in due if s is not None), default=None))
                 if holds():  # helping looks at the log, too, and may have seen what is waited for

@@ -142,7 +142,7 @@ class Replay:
         has_trained = self._engine.came_late or ledger.complete > self._replica.version
         is_first = not has_trained and ledger.snapshots.latest == self._origin
         if is_first:
-            self._replica.begin_anew()
+            self._replica.on_weights_replaced()
             await self._write(anew=True)
         if not is_first or self._log.ledger.snapshots.latest != self._origin:
             await self.take_up()

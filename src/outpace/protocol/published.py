@@ -14,7 +14,7 @@ from typing import NamedTuple
 from outpace.protocol.events import Outcome, OutcomeKind, Publish, Read, Swap, Withdraw, ignored, taken
 from outpace.protocol.members import ACTIVE, AWAY, Member, Members
 from outpace.protocol.pace import Pace
-from outpace.protocol.paths import Paths
+from outpace.protocol.path_search import PathSearch
 from outpace.protocol.rules import HOST_MEANS, Publishing, Rules
 from outpace.protocol.state import Part
 
@@ -132,7 +132,7 @@ class Published(Part):
     _barrier: Barrier
     _twice: int  # somebody has published twice since the stamp was below this
     _met: int  # the iteration that all went on from when they last met
-    _paths: Paths
+    _paths: PathSearch
 
     def __init__(self, rules: Rules, members: Members, pace: Pace) -> None:
         publishing = rules.publishes or Publishing(rows=0)
@@ -142,7 +142,7 @@ class Published(Part):
         self._met = 0
         self._taking_part, self._missing = set(), set()
         self._barrier = Barrier(publishing.sync_every)
-        self._paths = Paths(rules.world, publishing.edges)
+        self._paths = PathSearch(rules.world, publishing.edges)
         self.changed: list[int] = []  #: ranks whose state changed with the last event, while `collects`
         self.collects = False
         self.changes = 0  #: how often anything changed that somebody may wait for

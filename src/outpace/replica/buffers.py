@@ -38,7 +38,7 @@ class ModelBuffers:
         self.rules = {name: chosen.get(name, usual[name]) for name in self._like}  #: by name
         for name, rule in chosen.items():
             self._check(name, rule, named[name])
-        self._met = [name for name, rule in self.rules.items() if rule != "own"]
+        self._shared = [name for name, rule in self.rules.items() if rule != "own"]
 
     def tensors(self) -> dict[str, torch.Tensor]:
         return {} if self._model is None else dict(self._model.named_buffers())
@@ -60,29 +60,29 @@ class ModelBuffers:
 
     def describe(self) -> list[list[object]]:
         """Plain values by which ranks compare what they will share when they meet."""
-        return [[name, list(self._like[name].shape), str(self._like[name].dtype)] for name in self._met]
+        return [[name, list(self._like[name].shape), str(self._like[name].dtype)] for name in self._shared]
 
-    def left(self) -> list[torch.Tensor]:
+    def to_exchange(self) -> list[torch.Tensor]:
         """What this rank leaves for a meeting, of the same shapes at each: which buffers count, and they themselves."""
-        if not self._met:
+        if not self._shared:
             return []
         now = self.unchanged()
-        counts = torch.tensor([name in now for name in self._met], dtype=torch.uint8, device="cpu")
-        missing = (torch.zeros_like(self._like[name], device="cpu") for name in self._met if name not in now)
-        return [counts, *(now[name] if name in now else next(missing) for name in self._met)]
+        counts = torch.tensor([name in now for name in self._shared], dtype=torch.uint8, device="cpu")
+        missing = (torch.zeros_like(self._like[name], device="cpu") for name in self._shared if name not in now)
+        return [counts, *(now[name] if name in now else next(missing) for name in self._shared)]
 
-    def met(self, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[Copy]:
+    def exchanged(self, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[Copy]:
         """What takes over what the ranks of a meeting left, the lowest first. The same bits on every rank."""
-        if not self._met or not rows:
+        if not self._shared or not rows:
             return
         counts = torch.stack([row[0] for row in rows]).all(0).tolist()
         now = self.unchanged()
-        for index, (name, is_shared) in enumerate(zip(self._met, counts, strict=True)):
+        for index, (name, is_shared) in enumerate(zip(self._shared, counts, strict=True)):
             if is_shared and name in now:
                 yield Copy(now[name], _COMBINED[self.rules[name]]([row[1 + index] for row in rows]))
 
     def __len__(self) -> int:
-        return len(self._met) + bool(self._met)
+        return len(self._shared) + bool(self._shared)
 
     def _check(self, name: str, rule: str, buffer: torch.Tensor) -> None:
         if rule == "own":

@@ -39,7 +39,7 @@ def refuse_needed_closure(optimizer: Optimizer) -> None:
 
 
 @contextmanager
-def hooks_of_all_optimizers_silent() -> Iterator[None]:
+def global_hooks_silenced() -> Iterator[None]:
     """A step applies as many rounds as there are. Hooks for all optimizers fire once in it, for the wrapper."""
     of_all: tuple[dict[int, Any], ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
     kept = [(hooks, dict(hooks)) for hooks in of_all if hooks]

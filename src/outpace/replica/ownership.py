@@ -88,17 +88,17 @@ class ForeignWrites:
     ) -> None:
         self._rank, self._replica = rank, replica
         self._begin_with_own = begin_with_own  # makes the written weights what all ranks begin with
-        self._can_tell = needs_equal_weights  # weights of one's own may be written; once said is enough
+        self._may_warn = needs_equal_weights  # weights of one's own may be written; once said is enough
 
-    def heed(self, is_beginning: bool) -> None:
+    def handle(self, is_beginning: bool) -> None:
         """There are some, and the replica is about to be used, for the first time or not. Waits for nobody."""
         if is_beginning:
             self._begin_with_what_was_written()
             return
         written = self._replica.written_by_others()
         self._replica.look.accept(written)
-        if self._can_tell:
-            self._can_tell = False
+        if self._may_warn:
+            self._may_warn = False
             log.warning(
                 "[rank %d - round %d] %s was written between two steps, and not by this optimizer. The other ranks do "
                 "not see that: unless each does the same after the same round, replicas differ from now on. To load "

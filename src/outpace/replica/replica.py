@@ -26,7 +26,7 @@ from outpace.replica.buffers import ModelBuffers, mean_of
 from outpace.replica.inner_step import (
     StepLength,
     clip_if_finite,
-    hooks_of_all_optimizers_silent,
+    global_hooks_silenced,
     only_reads_gradients,
     same_bits_with_any_threads,
 )
@@ -66,7 +66,7 @@ class OptimizerReplica:
         self.codec = Codec()  #: of what it contributes
         self.max_grad_norm: float | None = None  #: for steps of its own
         self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
-        self.length = StepLength(inner)  #: of its steps, against those of allreduce
+        self.step_length = StepLength(inner)  #: of its steps, against those of allreduce
         self.look = LookAhead(self.parameters)  #: from the weights to where gradients are computed
         self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
         self._present = b""  # parameters with a gradient in the last row
@@ -184,7 +184,7 @@ class OptimizerReplica:
                     "a gradient is not finite: this rank leaves out its step; so far it did %d times", self.refused
                 )
             return
-        with self._changing(), self.length.of_own_step(1 if self.rules is None else self.rules.world):
+        with self._changing(), self.step_length.of_own_step(1 if self.rules is None else self.rules.world):
             self._own_step()
         self._check_once_that_state_fits()
 
@@ -192,7 +192,7 @@ class OptimizerReplica:
         self._inner_step()
 
     def _inner_step(self) -> None:
-        with hooks_of_all_optimizers_silent():
+        with global_hooks_silenced():
             self.inner.step()
 
     # -- publishing, for strategies that average weights -----------------------------------------------------------
@@ -210,21 +210,21 @@ class OptimizerReplica:
     # -- what all ranks exchange when they meet --------------------------------------------------------------------
 
     def to_exchange(self) -> list[torch.Tensor]:
-        return [*self.model_buffers.left(), *self._apart()]
+        return [*self.model_buffers.to_exchange(), *self._diverging()]
 
     def exchange(self, rows: Sequence[Tensors]) -> None:
         count = len(self.model_buffers)
         with self._changing():
             self.look.go_back()
-            means = (Copy(mine, mean_of([row[count + i] for row in rows])) for i, mine in enumerate(self._apart()))
-            self.staging.put(chain(self.model_buffers.met([row[:count] for row in rows]), means))
-            self._all_are_alike()
+            means = (Copy(mine, mean_of([row[count + i] for row in rows])) for i, mine in enumerate(self._diverging()))
+            self.staging.put(chain(self.model_buffers.exchanged([row[:count] for row in rows]), means))
+            self._on_exchanged()
 
-    def _apart(self) -> list[torch.Tensor]:
+    def _diverging(self) -> list[torch.Tensor]:
         """What differs between ranks while they train, beside buffers."""
         return []
 
-    def _all_are_alike(self) -> None:
+    def _on_exchanged(self) -> None:
         """All ranks begin anew from the mean of what was apart."""
 
     # -- contributions that codecs keep track of -------------------------------------------------------------------
@@ -262,7 +262,7 @@ class OptimizerReplica:
         with self._changing(), same_bits_with_any_threads(self._dtypes):
             if not result.round.void:
                 ahead = result.round.ahead
-                self.look.begin_step(ahead if ahead and self.length.has_momentum else 0.0)
+                self.look.begin_step(ahead if ahead and self.step_length.has_momentum else 0.0)
                 self._step_with(result)
             self.version += 1
         self._check_once_that_state_fits()
@@ -278,7 +278,7 @@ class OptimizerReplica:
     def _length_of(self, applied: Round) -> AbstractContextManager[None]:
         if self.rules is None:
             return nullcontext()
-        return self.length.of_round(applied.size(self.rules.of_sums), applied.stride, self.rules.one_at_a_time)
+        return self.step_length.of_round(applied.size(self.rules.of_sums), applied.stride, self.rules.one_at_a_time)
 
     def _step_with(self, result: Result) -> None:
         own = [p.grad for p in self.parameters]
@@ -396,9 +396,9 @@ class OptimizerReplica:
             self._kept_by_optimizer |= set(changed)
             group.update(changed)
         self.hyper = contents.plain["hyper"].encode()
-        self.begin_anew()
+        self.on_weights_replaced()
 
-    def begin_anew(self) -> None:
+    def on_weights_replaced(self) -> None:
         """The weights are not what this rank's steps made of them: nothing that is kept beside goes back to them."""
         self.look.begin_anew()
 

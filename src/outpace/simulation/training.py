@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from outpace.engines.agreement import check_agreement, description_of
-from outpace.engines.company import Company
 from outpace.engines.engine import Engine, Opened
+from outpace.engines.siblings import Siblings
 from outpace.engines.virtual.clock import Clock
 from outpace.engines.virtual.memory import SharedTensors, training_engine
 from outpace.engines.virtual.network import Network
@@ -276,7 +276,7 @@ class _Rank:
         self.ended_ns = 0
         self.engines: list[Engine] = []
         self._job, self._rank, self._function = job, rank, function
-        self._company = Company()
+        self._siblings = Siblings()
         world = str(job.scenario.ranks)
         here = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
         self.task = ThreadTask(job.clock, self._live, here, seed=job.scenario.seed * 65537 + rank)
@@ -287,9 +287,9 @@ class _Rank:
         log, drive = VirtualLog(world, self._rank, self._job.scenario.pace(self._rank)), self.task.drive
         engine = training_engine(log, tensors, replica)
         self.engines.append(engine)
-        with self._company.opening():
+        with self._siblings.opening():
             drive(engine.join)
-            return self._company.take_in(Opened(engine, drive, lambda parts: drive(log.compute, parts)))
+            return self._siblings.add(Opened(engine, drive, lambda parts: drive(log.compute, parts)))
 
     def check(self) -> None:
         if not self.task.is_over:

@@ -20,7 +20,7 @@ SNAPSHOT_EVERY = 64  #: iterations between snapshots, for ranks that are restart
 class SharingReplica(OptimizerReplica):
     """Publishes its weights; they are averaged when all ranks meet, with the model's buffers."""
 
-    def _apart(self) -> list[torch.Tensor]:
+    def _diverging(self) -> list[torch.Tensor]:
         return [p.detach() for p in self.parameters]
 
 
@@ -49,8 +49,8 @@ class RebasingReplica(SharingReplica):
             self._base = [torch.empty_like(w) for w in self.published()]
         torch._foreach_copy_(self._base, self.published())
 
-    def begin_anew(self) -> None:
-        super().begin_anew()
+    def on_weights_replaced(self) -> None:
+        super().on_weights_replaced()
         self._base = None
 
     def _own_step(self) -> None:
@@ -58,7 +58,7 @@ class RebasingReplica(SharingReplica):
             self.remember()
         super()._own_step()
 
-    def _all_are_alike(self) -> None:
+    def _on_exchanged(self) -> None:
         self.remember()
 
 

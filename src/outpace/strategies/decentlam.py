@@ -54,7 +54,7 @@ class DecentLaMReplica(SharingReplica):
             momentum.mul_(group["momentum"]).add_((p - y) / group["lr"])
             p.sub_(momentum, alpha=group["lr"])
 
-    def begin_anew(self) -> None:
+    def on_weights_replaced(self) -> None:
         torch._foreach_zero_(self._momentum)
 
     def extra_state(self) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class WeightsReplica(OptimizerReplica):
         if self._on_round is not None:
             self._on_round(result.round)
 
-    def begin_anew(self) -> None:
+    def on_weights_replaced(self) -> None:
         self._given = None
 
     def _take(self, weights: list[torch.Tensor], mean: list[torch.Tensor]) -> None:

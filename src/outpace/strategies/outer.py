@@ -55,8 +55,8 @@ class OuterReplica(WeightsReplica):
         """The slow ones, which all ranks share: those of its own steps since the last average are its own."""
         return [s.detach() for s in self._slow]
 
-    def begin_anew(self) -> None:
-        super().begin_anew()
+    def on_weights_replaced(self) -> None:
+        super().on_weights_replaced()
         torch._foreach_copy_([s.detach() for s in self._slow], [p.detach() for p in self.parameters])
         self.outer.state.clear()
 
@@ -124,8 +124,8 @@ class PairReplica(SharingReplica):
         torch._foreach_add_(self._slow, self._momentum)
         torch._foreach_copy_([p.detach() for p in self.parameters], self._slow)
 
-    def _all_are_alike(self) -> None:
-        self.begin_anew()
+    def _on_exchanged(self) -> None:
+        self.on_weights_replaced()
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
         """The slow ones: its steps since it last met a partner are its own."""
@@ -138,7 +138,7 @@ class PairReplica(SharingReplica):
         torch._foreach_copy_(self._slow, state["slow"])
         torch._foreach_copy_(self._momentum, state["momentum"])
 
-    def begin_anew(self) -> None:
+    def on_weights_replaced(self) -> None:
         torch._foreach_copy_(self._slow, [p.detach() for p in self.parameters])
         torch._foreach_zero_(self._momentum)
 

@@ -42,15 +42,15 @@ class PushReplica(SharingReplica):
         self._weight.fill_(mean.notes[0])
         self._divide()
 
-    def _apart(self) -> list[torch.Tensor]:
+    def _diverging(self) -> list[torch.Tensor]:
         return [*self._numerator, self._weight]
 
-    def _all_are_alike(self) -> None:
+    def _on_exchanged(self) -> None:
         """All have the same weights now, and each its whole mass again."""
         self._divide()
-        self.begin_anew()
+        self.on_weights_replaced()
 
-    def begin_anew(self) -> None:
+    def on_weights_replaced(self) -> None:
         torch._foreach_copy_(self._numerator, [p.detach() for p in self.parameters])
         self._weight.fill_(1.0)
 

@@ -12,10 +12,10 @@ from collections.abc import Collection
 from outpace.protocol.state import Part
 
 
-class Paths(Part):
+class PathSearch(Part):
     """Who waits, and which parts of the graph are joined by the averages so far.
 
-    >>> search = Paths(3, ((0, 1), (1, 2)))
+    >>> search = PathSearch(3, ((0, 1), (1, 2)))
     >>> search.arrive(0), search.arrive(2), search.arrive(1)  # 0 and 2 are no neighbours
     (False, False, True)
     >>> search.close()

@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 PATIENCE_S = 0.1  #: most waits are over before; events between hosts are not for free
 
 
-class Company:
+class Siblings:
     def __init__(self) -> None:
         self._engines: dict[int, Engine] = {}  # by number
         self.has_several = False
         self._made = 0
         self._since: float | None = None  # when this rank began to wait, if nothing was reduced since
 
-    def take_in(self, opened: Opened) -> Opened:
+    def add(self, opened: Opened) -> Opened:
         """One more, which knows the others from now on."""
         engine = opened.engine
-        engine.company, engine.number = self, self._made
+        engine.siblings, engine.number = self, self._made
         self._engines[engine.number] = engine
         self._made += 1
         self.has_several = len(self._engines) > 1
-        return opened._replace(drive=partial(engine.driven, opened.drive))
+        return opened._replace(drive=partial(engine.run_call, opened.drive))
 
-    def driven(self, engine: Engine, drive: Drive, *call: Any) -> Any:
+    def run_call(self, engine: Engine, drive: Drive, *call: Any) -> Any:
         """Runs a call on one of them, and comes back to the others."""
         self._since = None
         try:
@@ -47,9 +47,9 @@ class Company:
         finally:
             for other in list(self._engines.values()):
                 if other is not engine:
-                    self._say_who_is_back(other, engine.number)
+                    self._say_back(other, engine.number)
 
-    def leave(self, engine: Engine) -> None:
+    def remove(self, engine: Engine) -> None:
         """It has ended."""
         self._engines = {number: its for number, its in self._engines.items() if its is not engine}
         self.has_several = len(self._engines) > 1
@@ -70,9 +70,9 @@ class Company:
             yield
         finally:
             for other in others:
-                self._say_who_is_back(other, number)
+                self._say_back(other, number)
 
-    def look_up(self, engine: Engine) -> float | None:
+    def say_away(self, engine: Engine) -> float | None:
         """Called while this rank waits in an engine. Returns when to call again, in seconds; None for any time."""
         ledger, rank = engine.ledger, engine.rank
         if not ledger.is_waiting(rank):
@@ -103,7 +103,7 @@ class Company:
         if engine.rank not in engine.ledger.members.away and not engine.has_left:
             engine.log.append(Away(engine.rank, engine.incarnation, number, is_at_end))
 
-    def _say_who_is_back(self, other: Engine, number: int) -> None:
+    def _say_back(self, other: Engine, number: int) -> None:
         """Also in the name of those who have not noticed yet: this rank may need them at once."""
         other.look()
         members, engine = other.ledger.members, self._engines.get(number)
