@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from outpace.race.result import Attempt
+from outpace.race.result import Attempt, Point
+from outpace.workloads.base import LOSS
 from tests.support.raced_by_hand import attempt, race
 
 SLOW = attempt(10.0, (0.0, 0.1), (4.0, 0.5), (8.0, 0.89), (10.0, 0.9))
@@ -40,7 +41,14 @@ def test_a_target_is_reached_where_it_is_held():
     luck = attempt(8.0, (0, 0.1), (1, 0.9), (2, 0.5), (3, 0.9), (4, 0.9), (5, 0.9), (6, 0.5), (8, 0.9))
     lost = attempt(8.0, (0, 0.1), (1, 0.9), (2, 0.9), (3, 0.9), (8, 0.5))
     raced = race(("ddp", [SLOW]), ("eager-solo", [luck]), ("wagma", [lost]), target=0.9)
-    assert [raced.seconds_to_target(entry) for entry in raced.entries] == [10.0, 3.0, None]
+    assert [raced.seconds_to_target(entry) for entry in raced.entries] == [10.0, 8.0, None]
+
+
+def test_a_target_is_held_through_a_dip_that_three_points_make_up_for():
+    dips = attempt(8.0, (0, 0.1), (1, 0.9), (2, 0.91), (3, 0.895), (4, 0.9), (5, 0.91), (8, 0.9))
+    falls = attempt(8.0, (0, 0.1), (1, 0.9), (2, 0.91), (3, 0.91), (4, 0.85), (5, 0.91), (8, 0.9))
+    raced = race(("ddp", [SLOW]), ("eager-solo", [dips]), ("wagma", [falls]), target=0.9)
+    assert [raced.seconds_to_target(entry) for entry in raced.entries] == [10.0, 1.0, 5.0]
 
 
 def test_who_learned_less_than_the_baseline_does_not_win():
@@ -49,6 +57,15 @@ def test_who_learned_less_than_the_baseline_does_not_win():
     assert raced.seconds_to_target(raced.entries[1]) == 2.0
     assert raced.learned_less(raced.entries[1])
     assert raced.winner.system == "wagma"
+
+
+def test_a_loss_that_is_higher_by_more_than_a_twentieth_was_learned_less_however_far_both_came():
+    def lost(*curve):
+        return replace(SLOW, curve=tuple(Point(at, at, value, value) for at, value in curve))
+
+    ddp, near, far = lost((0, 100.0), (9, 1.72)), lost((0, 100.0), (4, 1.80)), lost((0, 100.0), (4, 1.84))
+    raced = replace(race(("ddp", [ddp]), ("wagma", [near]), ("nonblocking", [far])), metric=LOSS)
+    assert [raced.learned_less(entry) for entry in raced.entries] == [False, False, True]
 
 
 def test_without_a_baseline_the_best_model_is_what_others_are_measured_by():

@@ -93,7 +93,7 @@ def test_a_model_that_is_worse_by_less_than_a_point_is_not_worth_a_word():
     assert "learned less" not in said
 
 
-def test_a_loss_that_is_worse_by_more_than_two_percent_of_the_way_is_said():
+def test_a_loss_that_is_higher_by_more_than_a_twentieth_is_said():
     lower = settings(target=0.6)
     said = verdict(race(plain("ddp", 20, final=0.5), plain("wagma", 10, final=0.55), metric=LOSS, settings=lower))
     assert "wagma (loss 0.55) learned less than torch DDP (0.5), however fast." in said

@@ -21,9 +21,10 @@ from outpace.spec import is_whole
 from outpace.workloads import WORKLOADS
 from outpace.workloads.base import Metric
 
-HELD = 3  #: points of a curve that are as good as the target, one after the other: it was not reached by luck
+HELD = 3  #: points of a curve in a row that are as good as the target in the mean: it was not reached by luck
 LEARNED = 0.98  #: of what the baseline learns is the target; its very end is a matter of luck
-AS_GOOD = 0.01  #: a share that is worse by no more than a point is as good; of another metric, see `LEARNED`
+AS_GOOD = 0.01  #: a share that is worse by no more than a point is as good
+AS_GOOD_OF = 0.05  #: another metric, by no more than this part of the baseline's
 BUSY = 1.2  #: ranks that computed longer than asked by this factor had no processor to themselves
 LOSSES = 200  #: points of the training loss
 BASELINES = ("ddp", "allreduce")  #: what others are compared with: the first of these that finished
@@ -171,11 +172,15 @@ class Attempt:
         return fmean(rank.overrun for rank in self.ranks) if self.ranks else 1.0
 
     def seconds_to(self, target: float, metric: Metric) -> float | None:
-        """When the model was first as good as this and stayed so: at the next points of the curve, and at the end.
-        None if it never did."""
-        good = [metric.is_reached(point.metric, target) for point in self.curve]
-        held = (index for index in range(len(good)) if good[-1] and all(good[index : index + HELD]))
-        return next((self.curve[index].seconds for index in held), None)
+        """When the model was first as good as this for good: from then on it is so in the mean of any few points in a
+        row, and at the end. None if it never was."""
+        found = None
+        for index in reversed(range(len(self.curve))):
+            if not metric.is_reached(fmean(point.metric for point in self.curve[index : index + HELD]), target):
+                break
+            if metric.is_reached(self.curve[index].metric, target):
+                found = self.curve[index].seconds
+        return found
 
     def metric_after(self, samples: float) -> float | None:
         """How good the model was when so many samples had been trained on, to the nearest point of the curve."""
@@ -301,8 +306,7 @@ class Race:
         if other not in known or other is None or other.final is None or entry.final is None:
             return False
         worse = other.final - entry.final if self.metric.higher_is_better else entry.final - other.final
-        way = fmean(abs(a.curve[-1].metric - a.curve[0].metric) for a in other.finished if a.curve)
-        return not worse <= (AS_GOOD if self.metric.is_share else (1 - LEARNED) * way)
+        return not worse <= (AS_GOOD if self.metric.is_share else AS_GOOD_OF * abs(other.final))
 
     @property
     def overrun(self) -> float:

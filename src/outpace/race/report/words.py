@@ -273,7 +273,7 @@ def notes(race: Race) -> dict[str, str]:
     return {
         race.metric.name: "on data that no rank trains on, after equal samples" if not s.script else "while training",
         "to target": f"when {race.metric.name} was as good as the target, the dotted line in the chart, and stayed so: "
-        f"at {HELD} points in a row, and at the end",
+        f"from then on in the mean of any {HELD} points in a row, and at the end",
         "learning rate": _about_rates(race),
         "time": "training alone, from the first rank's first step to the last rank's end",
         "speed-up": f"in samples per second, over {base}; says nothing about how good the model is",
