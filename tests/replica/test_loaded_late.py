@@ -116,3 +116,26 @@ def goes_back_together() -> list[float]:
 
 def test_a_rank_that_was_started_again_and_has_stepped_goes_back_to_a_checkpoint_with_the_others():
     assert outpace.simulate(goes_back_together, ranks=3).results == ([-1.0, -1.0],) * 3
+
+
+def goes_back_alone(first: int) -> float:
+    """Both ranks load a checkpoint after rank 1 has trained. Rank 0 has not, so that its own state is loaded already,
+    and it finishes at once: before the other goes back, or after that."""
+    rank = int(os.environ["RANK"])
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = DistributedOptimizer(torch.optim.SGD([weight], lr=1.0), "eager-solo")
+    saved = optimizer.state_dict()
+    for _ in range(3 * rank):
+        weight.grad = torch.ones(2)
+        optimizer.step()
+    optimizer._compute(50 if first == rank else 100)
+    with torch.no_grad():
+        weight.fill_(LOADED)
+    optimizer.load_state_dict(saved)
+    optimizer.finish()
+    return weight.tolist()[0]
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_rank_that_has_finished_ends_with_the_checkpoint_that_the_others_go_back_to(first):
+    assert outpace.simulate(goes_back_alone, ranks=2, args=(first,)).results == (LOADED, LOADED)

@@ -256,4 +256,4 @@ def rolled_back(path: str) -> float:
         weight.fill_(100.0)
     opt.load_state_dict(state)
     opt.finish()
-    return float(weight)
+    return float(weight.detach())

@@ -118,7 +118,17 @@ class Engine:
     async def finish(self) -> None:
         """Leaves the quorum at once; applies until all have finished and nothing is pending."""
         self.leave()
-        await self.replay.follow(lambda: self.ledger.ended, "in finish() for the other ranks to finish")
+        begun_in = self.ledger.sync.resumed_in
+
+        def others_began_anew() -> bool:  # went back to a checkpoint: this rank ends as they do
+            return self.ledger.sync.resumed_in > begun_in
+
+        while others_began_anew() or not self.ledger.ended:
+            if others_began_anew():
+                begun_in = self.ledger.sync.resumed_in
+                await self.replay.resume(self.ledger.sync.version)
+            purpose = "in finish() for the other ranks to finish"
+            await self.replay.follow(lambda: self.ledger.ended or others_began_anew(), purpose)
         await self.replay.apply_until(self.ledger.round)
         await self.replay.leave_a_snapshot()
         self._exchange(AT_THE_END, [m.rank for m in self.ledger.members.by_rank.values() if m.counts])

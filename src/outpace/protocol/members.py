@@ -136,7 +136,7 @@ class Synchronisation(Part):
 
     generation: int  #: synchronisations completed
     version: int  #: the version the last one ended at
-    resumed: bool  #: the last one began anew from a checkpoint
+    resumed_in: int  #: the last one that began anew from a checkpoint, counted from 1; 0 for none
     ranks: tuple[int, ...]  #: who took part in the last one
     steps: int  #: local steps of the rank that had made the most; all go on counting from there
     source: int  #: the rank whose checkpoint is the furthest, the lowest of several: all begin from its replica
@@ -144,9 +144,9 @@ class Synchronisation(Part):
     _resume: int  # one more than the round that the next one resumes from; 0 for none
 
     def __init__(self) -> None:
-        self.generation = self.version = self.steps = self.source = 0
+        self.generation = self.version = self.steps = self.source = self.resumed_in = 0
         self._most_steps = self._resume = 0
-        self.resumed, self.ranks = False, ()
+        self.ranks = ()
 
     def enter(self, rank: int, resume: int, steps: int) -> None:
         """A rank that enters brings a checkpoint of round `resume - 1`, or none with 0, and has made so many steps."""
@@ -155,13 +155,19 @@ class Synchronisation(Part):
             self._resume = resume
         self._most_steps = max(self._most_steps, steps)
 
+    @property
+    def resumed(self) -> bool:
+        """Whether the last one began anew from a checkpoint."""
+        return 0 < self.resumed_in == self.generation
+
     def complete(self, round_: int, ranks: Sequence[int]) -> int:
         """All have arrived. Returns the round to go on with: a checkpoint's, if that is further."""
-        self.resumed = self._resume > 0
+        self.generation += 1
+        if self._resume:
+            self.resumed_in = self.generation
         self.version = max(round_, self._resume - 1)
         self._resume = 0
         self.steps = self._most_steps
-        self.generation += 1
         self.ranks = tuple(sorted(ranks))
         return self.version
 
