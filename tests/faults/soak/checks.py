@@ -95,18 +95,24 @@ def endings(job: Job, kills: int) -> list[str]:
 def leftovers(job: Job) -> list[str]:
     """Processes, temporary files and shared memory of the job. The kernel may need a moment to take down the dead."""
     deadline = time.monotonic() + 2.0
-    while (left := _processes(job.directory)) and time.monotonic() < deadline:
+    while (left := _left(job)) and time.monotonic() < deadline:
         time.sleep(0.01)
-    found = [f"process {pid}" for pid in left]
+    return left
+
+
+def _left(job: Job) -> list[str]:
+    found = [f"process {pid}" for pid in _processes(job.directory)]
     found += [f"temporary {path.name}" for path in job.temporary.iterdir()]
     pids = {str(life.pid) for life in job.all_lives()} | {str(job.pid)}
-    return found + [
-        f"/dev/shm/{name}" for name in os.listdir("/dev/shm") if "outpace" in name or pids & set(re.split(r"\D+", name))
-    ]
+    for path in Path("/dev/shm").iterdir():
+        is_arena = "outpace" in path.name and not _processes(path)  # else it is another job's, which lives
+        if is_arena or pids & set(re.split(r"\D+", path.name)):
+            found.append(str(path))
+    return found
 
 
 def _processes(directory: Path) -> list[int]:
-    """All that have a file of the job's directory open: its ranks inherit the launcher's standard output."""
+    """All that have a file of a directory open. Of a job's: its ranks inherit the launcher's standard output."""
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
         if int(name) == os.getpid():
