@@ -77,11 +77,20 @@ def test_it_begins_with_everybody_unless_so_many_were_asked_for(
 
 def test_it_comes_back_when_ranks_are_balanced_again_and_says_when_and_why() -> None:
     choice, slow, even = QuorumChoice(), took(100, 100, 100, 900), took(100, 100, 100, 100)
-    quorums = [choice.needed(number, 2, slow if number < 20 else even) for number in range(40)]
-    assert (quorums[0], quorums[19], quorums[39]) == (4, 3, 4)
-    assert [(change.round, change.quorum) for change in choice.changes] == [(0, 4), (FIRST_LOOK, 3), (20, 4)]
+    quorums = [choice.needed(number, 2, slow if number < 24 else even) for number in range(40)]
+    assert (quorums[0], quorums[23], quorums[39]) == (4, 3, 4)
+    assert [(change.round, change.quorum) for change in choice.changes] == [(0, 4), (FIRST_LOOK, 3), (24, 4)]
     assert str(choice.changes[-1]) == "4 of 4: nothing is gained by leaving anybody behind"
-    assert 20 % LOOK_EVERY == FIRST_LOOK % LOOK_EVERY
+    assert 24 % LOOK_EVERY == 0
+
+
+def test_it_looks_often_at_first() -> None:
+    choice, looks = QuorumChoice(), []
+    for number in range(40):
+        before = choice.to_state()["_looked"]
+        choice.needed(number, 2, took(100, 100))
+        looks += [number] if choice.to_state()["_looked"] != before else []
+    assert looks == [0, 2, 4, 8, 16, 24, 32]
 
 
 def test_who_joins_or_leaves_makes_it_look_again() -> None:

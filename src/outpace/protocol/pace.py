@@ -14,7 +14,7 @@ from outpace.protocol.state import Part
 GRACE_SHARE = 0.15  #: of a round: a rank that comes later than this is a straggler, and not just jittery
 PATIENCE = 2  #: times the longest step of late
 _LAGS, _INTERVALS, _DURATIONS = 64, 9, 16  # that are remembered
-FIRST_LOOK, LOOK_EVERY = 4, 8  #: rounds
+FIRST_LOOK, LOOK_EVERY = 2, 8  #: rounds; between the two, whenever twice as many have passed
 MOST_WITHHELD = 0.2  #: share of the work
 NEARLY = 0.97  #: of the best progress is good enough for a larger quorum
 CHANGES = 64  #: that are remembered
@@ -159,7 +159,7 @@ class QuorumChoice(Part):
         """How many on time make the quorum of this round, at least so many. `histories`: how long each rank took for
         its last steps; empty for a rank of which nothing is known yet."""
         since, ranks = self._looked
-        pause = LOOK_EVERY if since >= FIRST_LOOK else FIRST_LOOK
+        pause = min(max(FIRST_LOOK, since), LOOK_EVERY)
         if ranks != len(histories) or not 0 <= round_ - since < pause:  # rounds may be numbered anew
             self._looked = (round_, len(histories))
             self._look(round_, least, histories)
