@@ -27,7 +27,7 @@ SYSTEMS = {
 }
 SECONDS = 1.6  #: shown of each
 WIDTH, LEFT, ROW, BAR, HEAD, GAP = 960, 70, 30, 20, 34, 22
-COMPUTE, WAIT, APPLY, ARROW, INK = "#0072B2", "#E9C46A", "#009E73", "#D55E00", "#57606a"  # readable on light and dark
+COMPUTE, WAIT, APPLY, ARROW, INK = "#0072B2", "#E9C46A", "#009E73", "#D55E00", "#768390"  # readable on light and dark
 
 
 def main() -> int:

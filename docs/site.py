@@ -77,7 +77,7 @@ def _made_pages() -> Iterator[tuple[str, str]]:
             f"examples/{path.name}.md",
             f"# {path.name}\n\n{_example(path)}\n",
         )
-    os.environ["COLUMNS"] = "84"  # of help texts
+    os.environ["COLUMNS"] = "88"  # of help texts
     yield "reference/api.md", _api()
     yield "reference/commands.md", _commands()
     yield "reference/formats.md", _formats()

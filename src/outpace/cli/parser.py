@@ -30,10 +30,9 @@ Runs a training script on this machine as torchrun does, once for each rank. A r
 the others go on, and it takes over their weights, optimizer state and round, and contributes from there.
 """
 RESTARTING = """
-A rank dies if it is killed, raises or exits with a code other than 0. It is restarted after 0.1 s, twice that the next
-time and so on up to 10 s; after a life of 30 s, after 0.1 s again. If every rank raises before training has begun, or
-no rank is left to take the weights from, the run ends. A script that continues where the others are begins with `for
-step in range(optimizer.stats.round, steps)`.
+A rank dies if it is killed, raises or exits with a code other than 0. It is restarted after 0.1 s, then 0.2 s, up to
+10 s; a life of 30 s resets that. The run ends if every rank raises before training has begun, or if no rank is left to
+take the weights from. To continue where the others are, loop over `range(optimizer.stats.round, steps)`.
 """
 ENDING = """
 SIGINT (Ctrl-C), SIGTERM and SIGHUP are passed on to the ranks; a second one kills them at once. The traceback of the
@@ -72,20 +71,20 @@ DistributedOptimizer(..., log_dir="runs/x"), or by outpace.record(optimizer, "ru
 WATCH = """
 Shows a job while it runs: how long each rank computes and waits, who is late now and by how much, the loss, and how
 stale the contributions are. The job must record: DistributedOptimizer(..., log_dir="runs/x"), outpace.record(optimizer,
-"runs/x"), or outpace race. It is not asked and does not notice. Ends when all ranks have finished, or with Ctrl-C.
+"runs/x"), or outpace race. It does not notice that it is watched. Ends when all ranks have finished, or with Ctrl-C.
 """
 ADVISE = """
-Reads what a run recorded, says how much of its time its ranks waited for each other, and replays their computing in
+Reads what a run recorded, and says how much of their time its ranks waited for each other. Replays their computing in
 simulated time under each strategy, and with data that are shared or cut into batches of equal cost. Ends with one
-recommendation and its reasons, which may be to change nothing. Whether ranks had data of their own or one pool is seen
-from their numbers of steps, unless you say --data; whether lengths make steps slow, from step(samples=tokens).
+recommendation and its reasons; it may be to change nothing. The ranks' numbers of steps show whether they shared their
+data, unless you say --data; step(samples=tokens) shows whether lengths make steps slow.
 A run is recorded by outpace.record(optimizer, "runs/x") in a loop with torch's DDP, or by DistributedOptimizer(...,
 log_dir="runs/x").
 """
 DOCTOR = """
-Says what this machine offers to training: processors, memory, how ranks can share it, devices, the network. With
---parameters, also whether a model of that size fits. The exit code is 1 if training could not start here; what to
-change is said beside it.
+Says what this machine offers for training: processors, memory, how ranks can share it, devices, the network. With
+--parameters, also whether a model of that size fits. The exit code is 1 if training could not start here; beside each
+obstacle stands what to change.
 """
 
 
@@ -96,11 +95,21 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """Help whose column leaves room for the names of commands, whose indentation argparse forgets."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        if isinstance(action, argparse._SubParsersAction):
+            longest = max(map(len, action.choices))
+            self._action_max_length = max(self._action_max_length, longest + 2 * self._indent_increment)
+
+
 class Commands:
     """The commands, as they are added: each with what runs it, which is imported when it is asked for."""
 
     def __init__(self, parser: argparse.ArgumentParser) -> None:
-        self._parsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+        self._parsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
 
     def add(self, name: str, runs: str, about: str, description: str, *epilog: str, **options: Any) -> Any:
         """A parser for the options of a command. runs: the file in this directory and its function."""
@@ -109,9 +118,11 @@ class Commands:
             help=about,
             description=paragraph(description),
             epilog="\n\n".join(epilog),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=HelpFormatter,
+            add_help=False,
             **options,
         )
+        _help(parser)
         parser.set_defaults(runs=runs)
         return parser
 
@@ -121,8 +132,11 @@ def command_line() -> OneLineParser:
         prog="outpace",
         description="PyTorch data-parallel training that does not wait for the slowest rank.",
         epilog="`outpace COMMAND --help` says more about a command.",
+        formatter_class=HelpFormatter,
+        add_help=False,
     )
-    parser.add_argument("--version", action="version", version=f"outpace {__version__}")
+    _help(parser)
+    parser.add_argument("--version", action="version", version=f"outpace {__version__}", help="Shows the version.")
     commands = Commands(parser)
     for add in (_run, _race, _report, _simulate, _trace, _watch, _advise, _doctor, *map(_names, NAMES)):
         add(commands)
@@ -202,7 +216,7 @@ def _simulate(commands: Commands) -> None:
     about = "Lets each rank make N steps, on average with --data shared (default: %(default)s)."
     option("--steps", type=at_least_one, default=200, metavar="N", help=about)
     _data(parser)
-    about = "Sends gradients of so many megabytes (default: %(default)g)."
+    about = "Sends gradients of MB megabytes (default: %(default)g)."
     option("--payload-mb", type=quantity("megabytes"), default=25.0, metavar="MB", help=about)
     option("--network", metavar="NAME", help=f"Links the ranks (default: ethernet, or {ON_HOSTS} with --hosts).")
     about = "Lets the optimizer itself take MS milliseconds (default: %(default)g)."
@@ -229,18 +243,18 @@ def _watch(commands: Commands) -> None:
 
 def _advise(commands: Commands) -> None:
     parser = commands.add("advise", "advise.run", "what a recorded run loses to waiting, and what would help", ADVISE)
-    parser.add_argument("path", metavar="TRACE", help="The directory of the recording, or one rank's file.")
+    parser.add_argument("path", metavar="RUN_DIR", help="The directory of the recording, or one rank's file.")
     _data(parser, None)
     parser.add_argument("--json", action="store_true", help="Prints one JSON document instead of words.")
     _quiet(parser)
 
 
 def _doctor(commands: Commands) -> None:
-    about = "what this machine offers to training, and what to change"
+    about = "what this machine offers for training, and what to change"
     option = commands.add("doctor", "doctor.run", about, DOCTOR).add_argument
-    about = "Your model has so many, such as 350M or 1.5B."
+    about = "Checks whether a model of N parameters fits, such as 350M or 1.5B."
     option("--parameters", type=number_of_parameters, metavar="N", help=about)
-    about = "So many ranks are to run on this machine (default: one a processor)."
+    about = "Plans for N ranks on this machine (default: one per processor)."
     option("--ranks", type=at_least_one, metavar="N", help=about)
     about = "Checks what this strategy needs (default: %(default)s)."
     option("--strategy", default="eager-majority", metavar="NAME", help=about)
@@ -293,14 +307,18 @@ def _settings(
     return size
 
 
+def _help(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-h", "--help", action="help", help="Shows this help.")
+
+
 def _quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-q", "--quiet", action="store_true", help="Prints the result only, and no progress.")
 
 
 def _data(parser: argparse.ArgumentParser, usual: str | None = "split") -> None:
-    about = f"""With split, every rank makes as many steps, as with DistributedSampler, and the slowest ends the run.
-    With shared, whoever is free takes the next step from one pool. With balanced, data are split in batches of equal
-    cost. With both, they are one pool of such batches (default: {usual or "what the recording shows"})."""
+    about = f"""With split, every rank makes equally many steps, as with DistributedSampler, and the slowest ends the run.
+    With shared, whoever is free takes the next step from one pool. With balanced, data are split into batches of equal
+    cost. With both, such batches come from one pool (default: {usual or "what the recording shows"})."""
     parser.add_argument("--data", choices=DATA, default=usual, help=" ".join(about.split()))
 
 
