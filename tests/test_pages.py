@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,17 @@ def test_every_test_that_a_page_names_is_there(page: Path) -> None:
     named = set(re.findall(r"`((?:tests/[\w/]*)?test_\w+\.py)`", page.read_text(encoding="utf-8")))
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
     assert [name for name in named if not any(file.endswith(f"/{name}") or file == name for file in files)] == []
+
+
+def test_the_description_on_an_index_has_no_link_or_picture_that_works_only_here() -> None:
+    for_index = runpy.run_path(str(ROOT / "setup.py"))["for_index"]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    described = for_index(readme)
+    links = re.findall(r"!?\[[^\]]*\]\([^)]*\)", readme)
+    kept = re.findall(r"!?\[[^\]]*\]\([^)]*\)", described)
+    assert kept == [link for link in links if "](https://" in link] != []
+    assert "several machines (`docs/cluster.md`)" in " ".join(described.split())
+    assert "idea_picture" not in described  # a caption goes with its picture
 
 
 def test_every_variable_of_the_environment_is_explained() -> None:
