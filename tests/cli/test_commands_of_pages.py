@@ -22,7 +22,7 @@ import pytest
 
 from outpace.cli.parser import RACED
 from tests.network import namespaces
-from tests.support.pages import PAGES, ROOT, commands, outputs
+from tests.support.pages import PAGES, ROOT, blocks, commands, outputs
 from tests.support.warm import Warm
 
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
@@ -241,6 +241,25 @@ def test_extras_to_install_are_extras_of_the_package() -> None:
     declared = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
     assert wanted
     assert wanted <= set(re.findall(r"^(\w+) = ", declared, re.MULTILINE))
+
+
+@pytest.mark.long
+@pytest.mark.timeout(300)
+def test_the_tutorial_goes_from_ddp_to_outpace(tmp_path: Path) -> None:
+    page, reader = ROOT / "docs" / "tutorial.md", Place(tmp_path)
+    (before,), (change,) = blocks(page, "python"), blocks(page, "diff")
+    after = before
+    for hunk in change.split("@@\n"):
+        lines = hunk.splitlines(keepends=True)
+        old, new = ("".join(line[1:] for line in lines if line[0] != other) for other in "+-")
+        assert after.count(old) == 1, old
+        after = after.replace(old, new)
+    for script in (before, after):
+        (tmp_path / "train.py").write_text(script.replace("range(200)", "range(20)"))
+        printed = reader.start(BIN / "torchrun", "--nproc-per-node", "4", "train.py")
+        assert sorted(re.findall(r"rank (\d): [\d.]+ s, loss [\d.]+", printed)) == list("0123")
+    assert "4 ranks under ddp: " in reader.run("outpace advise runs/today")
+    assert "4 ranks, strategy auto" in reader.run("outpace trace runs/x")
 
 
 def test_tensorboard_finds_what_a_run_wrote(place: Place) -> None:
