@@ -1,7 +1,7 @@
-"""`outpace doctor`: what this machine offers for training, and what to change where it could not start. Owns the checks.
+"""`outpace doctor`: what this machine offers for training, and what to change where it could not start.
 
-Each check does what training does, with the same code: makes shared memory, lets another process open it, plans the
-arena of a model. It leaves nothing behind.
+Owns the checks. Each does what training does, with the same code: makes shared memory, lets another process open it,
+plans the arena of a model. It leaves nothing behind.
 """
 
 from __future__ import annotations

@@ -316,9 +316,9 @@ def _quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def _data(parser: argparse.ArgumentParser, usual: str | None = "split") -> None:
-    about = f"""With split, every rank makes equally many steps, as with DistributedSampler, and the slowest ends the run.
-    With shared, whoever is free takes the next step from one pool. With balanced, data are split into batches of equal
-    cost. With both, such batches come from one pool (default: {usual or "what the recording shows"})."""
+    about = f"""With split, all ranks make as many steps, as with DistributedSampler, and the slowest ends the run. With
+    shared, whoever is free takes the next step from one pool. With balanced, data are split into batches of equal cost.
+    With both, such batches come from one pool (default: {usual or "what the recording shows"})."""
     parser.add_argument("--data", choices=DATA, default=usual, help=" ".join(about.split()))
 
 
