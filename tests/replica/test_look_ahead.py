@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
+from outpace.interface import Result
 from outpace.protocol.round import Contribution, Lateness, Round
 from outpace.protocol.rules import Rules
 from outpace.replica.look_ahead import LookAhead
+from outpace.replica.replica import OptimizerReplica
 from outpace.strategies import strategy
 from tests.support.by_hand import Table, Walk, rounds_of, sgd, versions, walk_in_rounds
 
@@ -113,6 +115,20 @@ def test_weights_from_elsewhere_are_not_replaced_by_those_that_were_kept() -> No
     look.go_back()
     assert all_equal(copies(parameters), adopted)
     assert all_equal(look.weights(), adopted)
+
+
+def test_a_replica_is_at_its_weights_again_and_keeps_nothing_once_nobody_is_late() -> None:
+    weight, plainly = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    replica = OptimizerReplica(torch.optim.SGD([weight], lr=0.1, momentum=0.9), None)
+    alone = torch.optim.SGD([plainly], lr=0.1, momentum=0.9)
+    for ahead in (0.0, 1.0, 0.5, 0.0, 0.0, 2.0, 0.0):
+        plainly.grad = torch.tensor([0.5, 1.0])
+        alone.step()
+        replica.apply(Result(late_by(0)._replace(ahead=ahead), [torch.tensor([0.5, 1.0])], b"\1", b""))
+        replica.begin_computing()
+
+        assert torch.equal(replica.capture().tensors[0], plainly)
+        assert torch.equal(weight, plainly) == replica.look.is_idle == (not ahead)
 
 
 def late_by(*lags: int, number: int = 20) -> Round:

@@ -27,6 +27,8 @@ class LookAhead:
         self._kept: list[torch.Tensor] | None = None  # the weights; before a look ahead, those of one round earlier
         self._ahead = 0.0  # how far, once the step that was begun is taken
         self._is_ahead = self._is_refused = False
+        self.is_idle = True  #: nobody is late, and nothing is kept
+        self.is_due = False  #: the model is to be moved, and is not there yet
 
     def weights(self) -> list[torch.Tensor]:
         """As rounds have made them, wherever the model is."""
@@ -37,23 +39,19 @@ class LookAhead:
         """Before the weights change. If they are to be looked ahead from, remembers where they were."""
         self.go_back()
         self._ahead = 0.0 if self._is_refused else ahead
-        if not self._ahead:
+        self.is_idle, self.is_due = not self._ahead, self._ahead > 0
+        if self.is_idle:
             self._kept = None  # nobody is late any more: the memory is given back
         elif self._kept is None or self._kept[0].device != self._parameters[0].device:
             self._kept = [w.clone() for w in self._there()]
         else:
             torch._foreach_copy_(self._kept, self._there())
 
-    @property
-    def is_due(self) -> bool:
-        """Whether the model is to be moved and is not there yet."""
-        return self._ahead > 0 and not self._is_ahead and self._kept is not None
-
     @torch.no_grad()
     def go(self) -> None:
         """Moves the model there."""
         assert self._kept is not None
-        self._is_ahead = True
+        self._is_ahead, self.is_due = True, False
         for here, kept in zip(_pieces(self._there()), _pieces(self._kept), strict=True):
             way = torch._foreach_sub(here, kept)
             torch._foreach_copy_(kept, here)
@@ -68,7 +66,7 @@ class LookAhead:
 
     def begin_anew(self) -> None:
         """The weights come from elsewhere: there is no way that they have come."""
-        self._is_ahead, self._ahead = False, 0.0
+        self._is_ahead, self._ahead, self.is_due = False, 0.0, False
 
     @torch.no_grad()
     def accept(self, written: Iterable[int]) -> None:

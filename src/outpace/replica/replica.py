@@ -262,7 +262,8 @@ class OptimizerReplica:
         with self._changing(), same_bits_with_any_threads(self._dtypes):
             if not result.round.void:
                 ahead = result.round.ahead
-                self.look.begin_step(ahead if ahead and self.step_length.has_momentum else 0.0)
+                if ahead or not self.look.is_idle:
+                    self.look.begin_step(ahead if self.step_length.has_momentum else 0.0)
                 self._step_with(result)
             self.version += 1
         self._check_once_that_state_fits()
