@@ -132,13 +132,16 @@ def fill(
 
 def add_rows(out: torch.Tensor, rows: Iterable[torch.Tensor], factors: Iterable[float]) -> None:
     """The weighted sum of rows, one after the other in the dtype of `out`."""
-    for index, (row, factor) in enumerate(zip(rows, factors, strict=True)):
-        if index:
-            out.add_(row, alpha=factor)
-            continue
-        out.copy_(row)
+    terms = zip(rows, factors, strict=True)
+    first, factor = next(terms)
+    if factor == 1.0 and first.dtype == out.dtype and (second := next(terms, None)) is not None:
+        torch.add(first, second[0], alpha=second[1], out=out)  # the same bits as below, with one pass less
+    else:
+        out.copy_(first)
         if factor != 1.0:
             out.mul_(factor)
+    for row, factor in terms:
+        out.add_(row, alpha=factor)
 
 
 def _aligned(nbytes: int) -> int:

@@ -46,6 +46,13 @@ def test_options_that_cannot_work_are_refused_by_name(text):
         codec(text)
 
 
+@pytest.mark.parametrize("dtype", SUPPORTED)
+@pytest.mark.parametrize("factors", [[1.0] * 3, [1.0, 0.3, 2.0], [0.7, 1.0, 1.0], [1.0], [0.5]])
+def test_rows_as_they_are_have_the_bits_of_one_after_the_other(factors, dtype):
+    rows = made_rows(len(factors), 1000, dtype=dtype)
+    assert torch.equal(coded_sum(codec("none"), rows, factors), plain_sum(rows, factors))
+
+
 def test_unknown_names_and_objects_are_refused_with_the_known_ones():
     with pytest.raises(UnknownName, match="global-qsgd"):
         codec("qsgd")

@@ -60,10 +60,8 @@ class RowSums:
     def add_up(self, index: int, terms: Terms, out: torch.Tensor) -> None:
         """Writes the sum of one chunk's rows, as they are, into `out`, which has the accumulator's dtype."""
         rows = terms.rows
-        if not terms.spacing:
+        if not terms.spacing or len(rows) == 2:
             add_rows(out, [row[index] for row in rows], terms.factors)
-        elif len(rows) == 2 and out.dtype == self.chunks[index].dtype:
-            torch.add(rows[0][index], rows[1][index], out=out)  # the same bits, a fifth quicker
         else:
             first = rows[0][index]
             stack = first.as_strided((len(rows), first.numel()), (terms.spacing // first.element_size(), 1))
