@@ -47,9 +47,10 @@ def train(directory: Path, strategy: str, padding: int) -> None:
         members = [] if record.void else [c[:3] for c in record.contributions]
         diary.note("round", record.number, members, checksum([weight, more]))
 
-    inner = torch.optim.SGD([weight, more], lr=1.0)
+    groups = [{"params": [weight], "momentum": 0.0}, {"params": [more]}]  # with momentum, ranks look ahead
+    inner = torch.optim.SGD(groups, lr=1.0, momentum=0.9)
     diary.note("ready")
-    opt = outpace.DistributedOptimizer(inner, strategy, timeout_s=TIMEOUT_S, on_round=on_round)
+    opt = outpace.DistributedOptimizer(inner, strategy, timeout_s=TIMEOUT_S, match_step_length=False, on_round=on_round)
     diary.note("joined", opt.stats.ranks[rank].incarnation)
     weight.grad, more.grad = torch.zeros_like(weight), torch.full_like(more, rank + 1.0)
     steps = 0
