@@ -18,6 +18,7 @@ SECTIONS: dict[str, str] = {
     "grace": "stale contributions of balanced ranks, without and with grace",
     "stops": "what a stopped rank costs the others",
     "memory": "shared and private bytes of a rank, beside DDP",
+    "touched": "shared memory while ranks are late, and afterwards",
     "first_rounds": "rounds that use memory for the first time",
     "frozen": "steps that train a small part of a large model",
     "reality": "simulated against real time",
