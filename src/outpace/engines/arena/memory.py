@@ -96,8 +96,7 @@ class Reduction:
         mark = tag(sealed)
         memory, sums = self._memory, self._sums
         rows, slot = [memory.rows[c.rank, c.row].vector for c in sealed.contributions], memory.slots[sealed.slot].vector
-        for offset in (*rows, slot):
-            memory.touch(offset, memory.layout.vector_bytes)
+        memory.touch(slot, memory.layout.vector_bytes)  # of the rows, what is read: another rank reads the rest
         terms, out = sums.terms(sealed, rows), sums.chunks_at(slot)
         total = len(sums.chunks)
         start = place * total // max(1, len(sealed.contributions)) % max(1, total)
