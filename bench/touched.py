@@ -21,7 +21,7 @@ from bench.bare import join_gloo
 from bench.run import Run
 
 RANKS, PARAMETERS, STRATEGY = 8, 2_500_000, "eager-majority"
-PHASES_S = {"nobody late": 20.0, "burst": 10.0, "after the burst": 20.0, "stopped": 60.0, "after the stop": 20.0}
+PHASES_S = {"nobody late": 10.0, "burst": 5.0, "after the burst": 10.0, "stopped": 60.0, "after the stop": 10.0}
 QUICK_RANKS, QUICK_SHARE = 4, 0.02
 COMPUTE_S, LATE_S = 0.03, 0.2  #: of a step; of the ranks that are late in the burst, which are half of all
 MOMENTUM = 0.9
