@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -182,9 +183,10 @@ def _formats() -> str:
         "## `--json` of commands",
         "Each document is one object. Its key `outpace` is the version that wrote it. `outpace watch --json` has:",
         _schema(msgspec.json.schema(live_figures.Live)),
-        "`outpace simulate --json`, for instance of two ranks:",
-        _schema(_seen(_simulated())),
+        "What follows are keys and types of small documents. A value that was null there may be something else.",
     ]
+    for command, document in _documents():
+        parts += [f"`outpace {command} --json`:", _schema(_seen(document))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -192,13 +194,37 @@ def _schema(document: dict[str, Any]) -> str:
     return f"```json\n{json.dumps(document, indent=1)}\n```"
 
 
-def _simulated() -> Any:
+def _documents() -> Iterator[tuple[str, Any]]:
+    """What commands print, of the smallest runs there are."""
     from outpace.cli import main
 
-    told = io.StringIO()
-    with contextlib.redirect_stdout(told):
-        main(["simulate", "--ranks", "2", "--steps", "2", "--strategies", "eager-majority", "--json", "--quiet"])
-    return json.loads(told.getvalue())
+    with tempfile.TemporaryDirectory() as run:
+        _record(Path(run))
+        simulated = ["simulate", "--ranks", "2", "--steps", "2", "--strategies", "eager-majority", "--quiet"]
+        for command in (simulated, ["advise", run, "--quiet"], ["trace", run], ["doctor"]):
+            told = io.StringIO()
+            with contextlib.redirect_stdout(told):
+                main([*command, "--json"])
+            yield command[0], json.loads(told.getvalue())
+
+
+def _record(run: Path) -> None:
+    """A few steps of two ranks, which are one."""
+    import torch
+
+    import outpace
+
+    weight = torch.nn.Parameter(torch.ones(1))
+    optimizer = torch.optim.SGD([weight])
+    recording = outpace.record(optimizer, run)
+    for _ in range(8):
+        weight.sum().backward()
+        optimizer.step()
+    recording.close()
+    first, _, steps = (run / "rank-00000.jsonl").read_text(encoding="utf-8").partition("\n")
+    for rank in range(2):
+        header = json.dumps(json.loads(first) | {"rank": rank, "world": 2})
+        (run / f"rank-{rank:05d}.jsonl").write_text(f"{header}\n{steps}", encoding="utf-8")
 
 
 def _seen(value: Any) -> dict[str, Any]:

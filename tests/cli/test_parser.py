@@ -71,7 +71,7 @@ def complaint(capsys, *argv):
         (["run", "-n", "2", "--min-ranks", "3", __file__], "--min-ranks 3 is more than the 2 ranks of -n"),
         (["run", "-n", "2", "--min-ranks", "0", __file__], "'0' must be a whole number, at least 1"),
         (["run", "-n", "2", "--stop-within", "-1", __file__], "'-1' must be a number of seconds, 0 or more"),
-        (["rac"], "invalid choice: 'rac'"),
+        (["rac"], "no command is called 'rac'; did you mean race"),
     ],
 )
 def test_a_wrong_command_line_is_answered_in_one_line(capsys, argv, message):

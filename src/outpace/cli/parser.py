@@ -13,6 +13,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
+from outpace.errors import UnknownName
+from outpace.spec import look_up
 from outpace.version import __version__
 
 DATA = ("split", "shared", "balanced", "both")
@@ -93,6 +95,15 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """A command that is not there is answered as any other name is."""
+        if isinstance(action, argparse._SubParsersAction):
+            try:
+                look_up(value, action.choices, "command")
+            except UnknownName as error:
+                self.error(str(error))
+        super()._check_value(action, value)
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
