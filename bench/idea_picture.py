@@ -23,7 +23,7 @@ RACE = [
 ]
 SYSTEMS = {
     "ddp": "torch DDP: everybody waits for the slowest rank",
-    "eager-majority": "outpace: whoever is there goes on",
+    "eager-majority": "outpace: the others go on",
 }
 SECONDS = 1.6  #: shown of each
 WIDTH, LEFT, ROW, BAR, HEAD, GAP = 960, 70, 30, 20, 34, 22
