@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 class OutpaceError(RuntimeError):
-    """Base of every error outpace raises on its own account."""
+    """Base of every error that outpace raises."""
 
 
 class ModelMismatch(OutpaceError):
@@ -15,11 +15,11 @@ class ModelMismatch(OutpaceError):
 
 
 class ArenaFull(OutpaceError):
-    """The shared memory that training needs is not there."""
+    """There is not enough shared memory for training."""
 
 
 class ArenaInvalid(OutpaceError):
-    """A file that should be an arena of this job is something else, or damaged."""
+    """A file that should be this job's arena is something else, or damaged."""
 
 
 class BelowQuorum(OutpaceError):
@@ -27,23 +27,24 @@ class BelowQuorum(OutpaceError):
 
 
 class TrainingOver(OutpaceError):
-    """A rank was started again when all others had finished the training that it wants to join."""
+    """A rank was restarted after all others had finished the training it wants to join."""
 
 
 class StoreLost(OutpaceError):
-    """The store that joins the hosts is gone, or cannot be reached. Restart from the last checkpoint."""
+    """The store that connects the hosts is gone or unreachable. Restart from the last checkpoint."""
 
 
 class CannotRejoin(OutpaceError):
-    """A rank was started again, and something beside outpace takes nobody back. Restart from the last checkpoint."""
+    """A rank was restarted, but the job uses something besides outpace that cannot take a rank back. Restart from the
+    last checkpoint."""
 
 
 class TimedOut(OutpaceError):
-    """A wait passed its bound. Names the ranks that were waited for."""
+    """A wait exceeded its timeout. The message names the ranks waited for."""
 
 
 class RankFailed(OutpaceError):
-    """A rank started by `spawn` raised; carries that rank's own traceback."""
+    """A rank started by `spawn` raised an error; carries that rank's traceback."""
 
     def __init__(self, message: str, rank: int) -> None:
         super().__init__(message)
@@ -63,11 +64,11 @@ class ParametersChanged(OutpaceError):
 
 
 class TraceInvalid(OutpaceError):
-    """What should be a recorded trace is something else, or nothing of it can be read."""
+    """A file that should be a recorded trace is something else, or unreadable."""
 
 
 class InvalidRules(OutpaceError, ValueError):
-    """A strategy was given a value it cannot work with."""
+    """A strategy or option was given an invalid value."""
 
 
 class UnknownName(OutpaceError, ValueError):
@@ -75,7 +76,7 @@ class UnknownName(OutpaceError, ValueError):
 
 
 class NotInstalled(OutpaceError, ModuleNotFoundError):
-    """A package that only some need is missing. The message has the command that installs it."""
+    """An optional package is missing. The message has the command that installs it."""
 
     def __init__(self, package: str, extra: str) -> None:
         super().__init__(f"{package} is not installed: pip install 'outpace[{extra}]'")
@@ -84,7 +85,7 @@ class NotInstalled(OutpaceError, ModuleNotFoundError):
 
 @contextmanager
 def extra(name: str) -> Iterator[None]:
-    """Around imports of packages that come with `pip install outpace[NAME]`: says so where they are missing."""
+    """Wraps imports of packages that come with `pip install outpace[NAME]`; raises `NotInstalled` if one is missing."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -1,7 +1,7 @@
-"""What engines, strategies and replicas share: engines as strategies see them, and the values that pass between them.
+"""What engines, strategies and replicas share: the engine as a strategy sees it, and the values passed between them.
 
-Strategies are coroutines. On real machines a call blocks inside, so that a step simply runs to its end; in simulation
-it suspends instead and many ranks take turns. A strategy cannot tell the difference.
+Strategies are coroutines. On real machines a call blocks inside, so a step simply runs to its end. In simulation it
+suspends instead, and many ranks take turns. A strategy cannot tell the difference.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from outpace.protocol.published import Frozen
 from outpace.protocol.round import Round
 from outpace.protocol.rules import Rules
 
-Notes = tuple[float, ...]  #: a few numbers that go with published weights
+Notes = tuple[float, ...]  #: a few numbers attached to published weights
 Tensors = Sequence[torch.Tensor]
 
 
 class Work(NamedTuple):
-    """One rank's finished computing, about to be contributed."""
+    """What one rank has computed and is about to contribute."""
 
     samples: float = 1.0
     scale: float = 1.0  #: factor on the gradients, 1/m after m micro-batches
-    planned: float = 1.0  #: samples it would have had if everything planned were finished
-    share: float = 1.0  #: of the planned micro-batches that are finished
-    loss: float | None = None  #: of the mini-batch, for strategies that follow the best
-    step: int = 0  #: the number it is contributed under; the engine counts
+    planned: float = 1.0  #: samples if everything planned had been finished
+    share: float = 1.0  #: of the planned micro-batches, how much is finished
+    loss: float | None = None  #: of the mini-batch, for strategies that follow the best rank
+    step: int = 0  #: sequence number of the contribution; the engine sets it
 
 
 class Ticket(NamedTuple):
-    """A contribution that was given away."""
+    """The receipt for a contribution."""
 
     step: int
     round: int  #: the round that was open when it arrived
-    waits: bool  #: whether its rank is among those the round decides about
+    waits: bool  #: whether its rank waits for that round
     reason: str
-    taken: bool = True  #: whether it is with the others now; False if it came too late to be added to an earlier part
+    taken: bool = True  #: False if it was not accepted: too late to be added to an earlier part
 
 
 class Result(NamedTuple):
@@ -48,21 +48,21 @@ class Result(NamedTuple):
 
     round: Round
     gradients: Tensors
-    present: bytes  #: per parameter: 1 if any contributor had a gradient, else 0
-    hyper: bytes  #: hyper-parameters of the round, empty to keep the last ones
-    mine: tuple[int, ...] = ()  #: steps of this rank that are in it
-    refused: tuple[int, ...] = ()  #: steps of this rank that were refused, or are void with it
+    present: bytes  #: for each parameter, 1 if any contributor had a gradient, else 0
+    hyper: bytes  #: hyper-parameters of the round; empty to keep the last ones
+    mine: tuple[int, ...] = ()  #: this rank's steps that are in it
+    refused: tuple[int, ...] = ()  #: this rank's steps that were refused, or lost because the round is void
 
 
 class Mixed(NamedTuple):
-    """A weighted sum of published weights, in private memory, and of the notes that went with them."""
+    """A weighted sum of published weights and of their notes, in private memory."""
 
-    tensors: Tensors | None = None  #: None: there was nobody else to average with, or there are no tensors at all
+    tensors: Tensors | None = None  #: None if nobody else was there to average with, or if only time is simulated
     notes: Notes = ()
 
 
 class Own(NamedTuple):
-    """What a rank adds of its own to a sum of publications."""
+    """A rank's own term in a sum of publications."""
 
     weight: float
     tensors: Tensors
@@ -71,43 +71,43 @@ class Own(NamedTuple):
 
 @dataclass
 class Contents:
-    """What a replica puts into a snapshot: tensors in order, and plain values."""
+    """The contents of a snapshot: tensors in order, and plain values."""
 
     tensors: list[torch.Tensor]
     plain: dict[str, Any]
-    base: dict[str, torch.Tensor] = field(default_factory=dict)  #: what is not trained, for ranks that begin
+    base: dict[str, torch.Tensor] = field(default_factory=dict)  #: untrained tensors, for ranks that start
 
     @property
     def everything(self) -> list[torch.Tensor]:
-        """The base first."""
+        """All tensors, the base first."""
         return [*self.base.values(), *self.tensors]
 
     def made_of(self, everything: Tensors) -> Contents:
-        """The same with other tensors, in the order of `everything`."""
+        """A copy with these tensors in place of `everything`."""
         base = dict(zip(self.base, everything, strict=False))
         return Contents(list(everything[len(base) :]), self.plain, base)
 
 
 class Weights(Protocol):
-    """Published weights: what averaging strategies publish for others, and how they read what others published."""
+    """Published weights: how averaging strategies publish their own and read other ranks'."""
 
     async def publish(self, iteration: int, values: Tensors, readers: Collection[int] = (), notes: Notes = ()) -> bool:
-        """Leaves values for others to read, with a few numbers. `readers` are sure to get them: a later publication
-        waits for those who have not read this one. False if another rank's swap changed this rank's meanwhile."""
+        """Leaves values and notes for others to read. `readers` are guaranteed to get them: the row is not overwritten
+        before they have read it. False if another rank's swap changed this rank's weights meanwhile."""
 
     async def gather(self, iteration: int, ranks: Iterable[int]) -> dict[int, Notes]:
-        """Waits until each of these ranks has published the iteration or never will; the notes of those that have."""
+        """Waits until each of these ranks has published the iteration, or never will. Returns the notes by rank."""
 
     async def mix(
         self, shares: Mapping[tuple[int, int], float], read: int, together: bool = False, own: Own | None = None
     ) -> Mixed:
-        """The weighted sum of publications, by rank and iteration, and of this rank's own.
+        """The weighted sum of publications, given by rank and iteration, and of this rank's own values.
 
-        Says that nothing up to iteration `read` is needed any more. `together`: those ranks all make the same sum.
+        Declares everything up to iteration `read` as read. `together`: all those ranks compute the same sum.
         """
 
     async def until_frozen(self, iteration: int) -> Frozen:
-        """Waits until what is current at an iteration is frozen for all, and says what that was."""
+        """Waits until the iteration is frozen for all ranks, and returns what it holds."""
 
     @property
     def open_iteration(self) -> int:
@@ -116,36 +116,37 @@ class Weights(Protocol):
     async def average(
         self, ranks: Sequence[int], frozen: Frozen | None, own: Tensors | None = None, of_others: bool = False
     ) -> Mixed | None:
-        """The mean of what was frozen of these ranks, or is current of them now. `own` counts as one more; with
-        `of_others` this rank's publication does not count.
+        """The mean of these ranks' frozen publications, or of their current ones. `own` counts as one more term; with
+        `of_others` this rank's publication is left out.
 
-        None if one of those ranks writes there again.
+        None if one of the rows was overwritten meanwhile.
         """
 
     async def mix_frozen(self, frozen: Frozen, shares: Mapping[int, float]) -> Mixed | None:
-        """The weighted sum of what was frozen. None if one of those ranks writes there again."""
+        """The weighted sum of frozen publications. None if one of the rows was overwritten meanwhile."""
 
     async def swap(self, peer: int) -> Mixed | None:
-        """Makes both ranks' published weights the mean of both, at once. None if the peer has left."""
+        """Atomically replaces both ranks' published weights by the mean of both. None if the peer has left."""
 
     async def changed_by_others(self) -> Mixed | None:
-        """This rank's published weights as swaps of others have changed them. None if nothing is published."""
+        """This rank's published weights, with the swaps of others applied. None if nothing is published."""
 
     async def withdraw(self) -> None:
-        """Nobody can swap with this rank before it publishes again, unless somebody just did."""
+        """Takes the published weights back: nobody can swap with this rank until it publishes again. No effect if
+        somebody just did."""
 
 
 class Engine(Protocol):
-    """One rank's way to the others."""
+    """What a strategy can do with the other ranks."""
 
     rank: int
     world: int
     rules: Rules
-    placement: Placement | None  #: which rank is on which host; None: all are on one
-    replica: Any  #: the strategy's own: it knows its verbs
+    placement: Placement | None  #: which rank is on which host; None if all are on one
+    replica: Any  #: of the strategy's own `replica_type`
     state: dict[str, Any]  #: what the strategy remembers on this rank
     steps: int  #: local steps of the inner optimizer
-    began_s: float  #: when this rank began to compute what it contributes next, on its own clock
+    began_s: float  #: when this rank began to compute its next contribution, on its own clock
 
     @property
     def weights(self) -> Weights:
@@ -163,20 +164,20 @@ class Engine(Protocol):
         """Seconds on this rank's clock."""
 
     def look(self) -> None:
-        """Takes in what the others have done meanwhile."""
+        """Reads what the others have done since."""
 
     def tell(self, step: int, index: int, value: float) -> None:
-        """Tells all ranks a number; they find it in `ledger.told`."""
+        """Sends a number to all ranks, who find it in `ledger.told`."""
 
     async def help(self) -> None:
-        """Does what there is to be done for a sealed round, without waiting for it."""
+        """Helps to reduce a sealed round, without waiting for it."""
 
     async def begin(self, work: Work, is_part: bool = False, alone: bool = False) -> Ticket:
-        """Gives a contribution away. Never waits for anybody. One that is a part can be added to by the next; one that
-        is `alone` is not added to parts before it, whose round is over."""
+        """Contributes, without waiting for anybody. With `is_part`, the next contribution may be added to this one.
+        With `alone`, this one is not added to earlier parts, whose round is over."""
 
     async def finish_round(self, ticket: Ticket) -> Ticket:
-        """Waits for the ticket's round, if it is one that its rank waits for, and applies every round decided."""
+        """Waits for the ticket's round if `ticket.waits`, then applies every decided round."""
 
     async def catch_up(self) -> None:
         """Applies every decided round, in order."""

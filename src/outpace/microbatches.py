@@ -1,4 +1,4 @@
-"""Rounds of micro-batches for `DistributedOptimizer.rounds`. Owns the counting, and what a round leaves over."""
+"""Rounds of micro-batches for `DistributedOptimizer.rounds`. Owns the counting, and what is left for the next round."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Boundary = Callable[["MicrobatchRound"], After]
 
 
 class Batches:
-    """What a loader gives, and what was given back to be computed again."""
+    """A loader's batches, preceded by those that were given back to be computed again."""
 
     def __init__(self, loader: Iterable[Any]) -> None:
         self._loader = iter(loader)
         self._again: deque[Any] = deque()
-        self._taken = self._told = 0  # batches taken and not given back; of these, those already reported
+        self._taken = self._told = 0  # batches taken and not given back; how many of them were reported
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -31,13 +31,13 @@ class Batches:
         return batch
 
     def newly_taken(self) -> int:
-        """Since the last call. Negative if a batch was given back that had been reported."""
+        """Batches taken since the last call. Negative if a reported batch was given back."""
         newly, self._told = self._taken - self._told, self._taken
         return newly
 
     @property
     def has_more(self) -> bool:
-        """Whether there is another one. Takes it from the loader already."""
+        """Whether there is another batch. Fetches it from the loader to find out."""
         for batch in self:
             self.give_back(batch)
             return True
@@ -54,7 +54,7 @@ class MicrobatchRound:
     def __init__(self, batches: Batches, planned: int, boundary: Boundary, drops_rest: bool) -> None:
         self.planned = planned
         self.done = 0  #: micro-batches handed out, and not taken back
-        self.samples = 0.0  #: in them
+        self.samples = 0.0  #: samples in these
         self.is_over = False  #: ended early, by the strategy
         self._batches, self._boundary, self._drops_rest = batches, boundary, drops_rest
         self._last: Any = None
@@ -73,7 +73,7 @@ class MicrobatchRound:
                 return
 
     def newly_taken(self) -> int:
-        """Batches that the loop, or a strategy that drops them, has taken since the last call."""
+        """Batches taken since the last call, by the loop or by a strategy that drops them."""
         return self._batches.newly_taken()
 
     def take_back(self) -> None:
@@ -94,7 +94,7 @@ class MicrobatchRound:
 def rounds_of(
     loader: Iterable[Any], microbatches: int, boundary: Boundary, drops_rest: bool = False
 ) -> Iterator[MicrobatchRound]:
-    """Rounds of up to so many micro-batches each; what a round leaves over opens the next."""
+    """Rounds of up to this many micro-batches; the next round starts with what one has left over."""
     if not isinstance(microbatches, int) or isinstance(microbatches, bool) or microbatches < 1:
         raise InvalidRules(f"microbatches={microbatches!r} must be a whole number, at least 1")
     batches = Batches(loader)

@@ -42,12 +42,12 @@ _STATE_HOOKS = ("state_dict_pre", "state_dict_post", "load_state_dict_pre", "loa
 
 
 def _of_inner(name: str) -> Any:
-    """An attribute that is the inner optimizer's."""
+    """A property that reads and writes the inner optimizer's attribute."""
     return property(lambda self: getattr(self.inner, name), lambda self, value: setattr(self.inner, name, value))
 
 
 def _on_wrapped(method: _Method) -> _Method:
-    """Lightning puts objects around an optimizer that imitate its class: calls on those are meant for it."""
+    """Lightning wraps an optimizer in objects that imitate its class: their calls go to the wrapped optimizer."""
 
     @wraps(method)
     def call(self: Any, *arguments: Any, **options: Any) -> Any:
@@ -59,22 +59,22 @@ def _on_wrapped(method: _Method) -> _Method:
 class DistributedOptimizer(Optimizer):
     """Wraps any torch optimizer, and is one: `step()` averages with the other ranks without waiting for the slowest.
 
-    All ranks begin with rank 0's weights, buffers and optimizer state. Blocks until every rank is there.
+    All ranks start from rank 0's weights, buffers and optimizer state. Blocks until every rank has joined.
 
         optimizer = outpace.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
                                                  model=model)
 
     optimizer: the optimizer to wrap; use only the wrapper afterwards.
     strategy: a name, with options ("eager:quorum=3,late=carry"), or an object (`outpace.Eager(quorum="majority")`).
-        "auto" waits for those it pays to wait for; leave it out unless you know better.
-    model: gives parameters their names, and lets buffers (BatchNorm) be shared at the start and at `synchronize()`.
-    buffers: what becomes of them when all ranks meet, where the usual rule does not fit: {"*.queue": "own"}.
-    engine: "local" (all ranks on this machine), "cluster" (several machines), or "auto" for what torchrun says.
+        "auto", the default, waits for a rank only while that pays.
+    model: names the parameters, and shares buffers (BatchNorm) at the start and at `synchronize()`.
+    buffers: how to combine buffers at `synchronize()` where the default rule does not fit: {"*.queue": "own"}.
+    engine: "local" (all ranks on this machine), "cluster" (several machines), or "auto" to follow torchrun.
     max_grad_norm: clips the averaged gradient, the same on all ranks.
     timeout_s: the longest any call waits for other ranks before it raises `TimedOut`, naming them.
-    match_step_length: steps of Adam and its relatives, and weight decay, follow the work that is in them, so that the
-        learning rate of DDP fits; False for the papers' behaviour.
-    on_round: called with the round's record each time this replica has applied one.
+    match_step_length: scale Adam-like steps and weight decay by the work in them, so that DDP's learning rate still
+        fits; False for the papers' behaviour.
+    on_round: called with the round's record each time this replica has applied a round.
     log_dir: where to record this rank's steps and rounds, for `outpace trace` and `outpace watch`, and for TensorBoard
         if it is installed (by rank 0). Simulated ranks record nothing.
 
@@ -104,7 +104,7 @@ class DistributedOptimizer(Optimizer):
     ) -> None:
         if not isinstance(optimizer, Optimizer) or isinstance(optimizer, DistributedOptimizer):
             what = f"wrap a torch.optim.Optimizer, not a {type(optimizer).__name__}"
-            raise OutpaceError(f"{what}. The integrations of frameworks wrap it: give them the plain optimizer")
+            raise OutpaceError(f"{what}. Framework integrations wrap it for you: give them the plain optimizer")
         if max_grad_norm is not None and not max_grad_norm > 0:
             raise InvalidRules(f"max_grad_norm={max_grad_norm!r} must be greater than 0, or None")
         refuse_needed_closure(optimizer)
@@ -112,7 +112,7 @@ class DistributedOptimizer(Optimizer):
         self.inner = optimizer
         super().__setstate__({})  # hooks and profiling of the base class, without a second set of parameters
         for hooks in (f"_optimizer_{kind}_hooks" for kind in _STATE_HOOKS):
-            setattr(self, hooks, getattr(optimizer, hooks))  # state is the inner optimizer's business, so are its hooks
+            setattr(self, hooks, getattr(optimizer, hooks))  # state belongs to the inner optimizer, and so do its hooks
         strategy = os.environ.get(STRATEGY) or strategy
         self._strategy, self._spec = by_name(strategy), str(strategy)
         self.simulated = simulated_rank()  #: whose optimizer this is, where time is simulated
@@ -135,7 +135,7 @@ class DistributedOptimizer(Optimizer):
         self._is_first_step = True
         self._trace.start(self._engine, self._replica.parameters, strategy)
         self._position = Position(self._strategy, opened, self._replica)
-        self._has_begun = False  # to be used, since it took up what all begin with
+        self._has_begun = False  # whether it was used since it took over the common starting point
         self._replica.note_writes()
         self._foreign_writes = ForeignWrites(
             self._engine.rank,
@@ -150,7 +150,7 @@ class DistributedOptimizer(Optimizer):
     state = _of_inner("state")
     defaults = _of_inner("defaults")
 
-    @_disable_dynamo  # what it reads and writes is other ranks' too: a compiled train step must leave it as it is
+    @_disable_dynamo  # reads and writes memory shared with other ranks, so a compiled train step must not trace it
     def step(
         self,
         closure: Callable[[], Any] | None = None,
@@ -158,12 +158,12 @@ class DistributedOptimizer(Optimizer):
         samples: float | None = None,
         loss: float | torch.Tensor | None = None,
     ) -> Any:
-        """Contributes the gradients and applies every round that is decided. Returns what `closure` does, as in torch.
+        """Contributes the gradients and applies every round that is decided. Returns what `closure` returns.
 
-        Waits as the strategy says: for the quorum if this contribution is on time, and for nobody if it is late.
-        `closure` computes the gradients: it is called once, first. `samples` is the size of the mini-batch, for
-        strategies that normalise by it, and `loss` its loss, for those that follow the best and for the trace; if it
-        is not given, what the closure returns.
+        How long it waits is up to the strategy: usually for the quorum if this contribution is on time, and not at all
+        if it is late. `closure`, if given, is called once, first, to compute the gradients. `samples` is the size of
+        the mini-batch, for strategies that normalise by it. `loss` is its loss, for the trace and for strategies that
+        follow the best rank; it defaults to what the closure returns.
         """
         self._check_usable("step")
         returned = None
@@ -177,7 +177,7 @@ class DistributedOptimizer(Optimizer):
             self._replica.check_not_converted()
         self._is_first_step = False
         is_recording = self._log_dir is not None
-        is_loss_wanted = self._strategy.follows_loss or is_recording  # to look at it waits for a GPU
+        is_loss_wanted = self._strategy.follows_loss or is_recording  # reading it makes the host wait for a GPU
         loss = loss if loss is not None or not _is_loss(returned) else returned
         if self._compute is not None and (self._round is None or not self._round.is_over):
             self._compute(1 if self._round is None else self._round.planned)
@@ -197,35 +197,35 @@ class DistributedOptimizer(Optimizer):
             self._trace.step(ready, self._last, counted, work.loss)
         if not self._last.waits:
             log.debug("[rank %d - round %d] %s", self._engine.rank, self._last.round, self._last.reason)
-        self.inner._opt_called = True  # type: ignore[attr-defined]  # what schedulers made for the inner one ask
+        self.inner._opt_called = True  # type: ignore[attr-defined]  # schedulers of the inner optimizer check it
         return returned
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As in torch. Contributions given away are not touched."""
+        """As in torch. Leaves contributions alone that are already with the other ranks."""
         self.inner.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Refused: all ranks agreed on one set of parameters."""
+        """Refused: the ranks have agreed on one set of parameters."""
         raise ParametersChanged(
             "parameters cannot be added to a DistributedOptimizer: the ranks have agreed on its shape. Add them to "
             "the inner optimizer first, then wrap it"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The inner optimizer's state, and under "outpace" where this rank stands. Local; never waits.
+        """The inner optimizer's state and, under "outpace", this rank's position. Local; never waits.
 
-        For a checkpoint that all ranks can go on from exactly, call `synchronize()` first, or use
+        For a checkpoint from which all ranks resume exactly, call `synchronize()` first, or use
         `outpace.TrainingState`.
         """
         return {**self.inner.state_dict(), "outpace": self._position.state(self._steps)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from a checkpoint. All ranks must call it; waits for them, and ends with equal replicas.
+        """Resumes from a checkpoint. All ranks must call it; waits for them, and ends with equal replicas.
 
-        Load the model's weights first. If the ranks bring checkpoints of different versions, the furthest is what all
-        begin from. One rank's checkpoint may be loaded by all, and one of the plain inner optimizer is accepted too.
-        A rank that was started again keeps what it has taken up from the others until its first step: the checkpoint is
-        older. A rank's own `state_dict()`, loaded before its first step, is loaded already: nobody is waited for.
+        Load the model's weights first. If the ranks' checkpoints have different versions, all resume from the furthest.
+        All ranks may load one rank's checkpoint, or one of the plain inner optimizer. A restarted rank that has not
+        stepped yet keeps the replica it took over from the others, which is newer than any checkpoint. Loading a rank's
+        own `state_dict()` back before its first step changes nothing and does not wait.
         """
         self._check_usable("load_state_dict")
         began = time.monotonic_ns()
@@ -252,17 +252,16 @@ class DistributedOptimizer(Optimizer):
 
     @_on_wrapped
     def rounds(self, loader: Iterable[Any], microbatches: int = 1) -> Iterator[MicrobatchRound]:
-        """Cuts a loader into rounds of so many micro-batches, to be stepped once each.
+        """Cuts a loader into rounds of this many micro-batches, with one step each.
 
             for round in optimizer.rounds(loader, microbatches=8):
                 for x, y in round:
                     loss_fn(model(x), y).backward()
                 optimizer.step()
 
-        The contribution is the mean of its micro-batches' gradients; samples are counted. Gradients are cleared
-        before each round. The last round may be shorter. A strategy may end a round early (`nonblocking`,
-        `dropcompute`, `m-sync`, `rennala`): its remaining micro-batches come in the next round, or are dropped where
-        the strategy says so.
+        The contribution is the mean of the micro-batches' gradients; samples are counted. Gradients are cleared before
+        each round. The last round may be shorter. A strategy may end a round early (`nonblocking`, `dropcompute`,
+        `m-sync`, `rennala`): the remaining micro-batches go to the next round, or are dropped, as the strategy says.
         """
         try:
             for batches in rounds_of(loader, microbatches, self._boundary, self._strategy.drops_rest):
@@ -275,18 +274,18 @@ class DistributedOptimizer(Optimizer):
 
     @_on_wrapped
     def until(self, rounds: int) -> Iterator[int]:
-        """Goes on until so many rounds are sealed by all ranks together, and yields this rank's own steps from 0.
+        """Runs until all ranks together have sealed this many rounds, and yields this rank's own steps from 0.
 
             for step in optimizer.until(rounds=10_000):
                 loss_fn(model(batch())).backward()
                 optimizer.step()
 
-        All ranks end at the same round, however many steps each has made by then: a slow one fewer. For loops that
-        count steps; where weights are averaged, the iterations of the rank that is furthest count as rounds. A schedule
-        of the learning rate must follow the rounds, too: see `outpace.RoundScheduler`.
+        All ranks end at the same round; a slow rank has made fewer steps by then. For loops that count steps. Where
+        weights are averaged, the iterations of the furthest rank count as rounds. A learning-rate schedule must follow
+        the rounds, too: see `outpace.RoundScheduler`.
         """
         if not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1:
-            raise InvalidRules(f"until(rounds={rounds!r}): a whole number of rounds is needed, at least 1")
+            raise InvalidRules(f"until(rounds={rounds!r}): rounds must be a whole number, at least 1")
         step = 0
         while self._progress() < rounds:
             yield step
@@ -302,8 +301,8 @@ class DistributedOptimizer(Optimizer):
 
     @_on_wrapped
     def synchronize(self) -> None:
-        """Brings all ranks to one version with equal weights, optimizer state and buffers: before evaluation or a
-        checkpoint. Waits for every rank that has not finished, and flushes what was carried."""
+        """Brings all ranks to one version with equal weights, optimizer state and buffers, for evaluation or a
+        checkpoint. Waits for every rank that has not finished, and applies all carried contributions."""
         self._check_usable("synchronize")
         began = time.monotonic_ns()
         self._trace.pausing("synchronize", began)
@@ -314,7 +313,7 @@ class DistributedOptimizer(Optimizer):
     @_on_wrapped
     def finish(self) -> None:
         """Ends this rank's training: leaves the quorum at once, then applies the others' rounds until all have
-        finished. All ranks return with equal weights, also after different numbers of batches."""
+        finished. All ranks return with equal weights, even after different numbers of batches."""
         if self._finished:
             return
         self._check_usable("finish")
@@ -335,7 +334,7 @@ class DistributedOptimizer(Optimizer):
     @property
     @_on_wrapped
     def stats(self) -> Stats:
-        """What this rank knows of the run. Reads memory only; no rank is asked."""
+        """What this rank knows of the run. Reads local memory only; communicates with nobody."""
         engine, version, last = self._engine, self._replica.version, self._last.reason
         elsewhere = self._trace.elsewhere()
         return stats_of(engine.ledger, engine.rank, version, self._steps, engine.waited_s, last, elsewhere)
@@ -344,7 +343,7 @@ class DistributedOptimizer(Optimizer):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Finishes; after an exception it only leaves, so that the exception is what is seen."""
+        """Finishes; after an exception it only closes, so that the exception is not hidden behind a wait."""
         if kind is None:
             self.finish()
         elif not self._finished:
@@ -358,7 +357,7 @@ class DistributedOptimizer(Optimizer):
         self._replica.release()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy is one of the plain inner optimizer: a second rank of the same number there cannot be."""
+        """Copies the plain inner optimizer: there cannot be two ranks with the same number."""
         return copy.copy, (self.inner,)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Optimizer:
@@ -370,7 +369,7 @@ class DistributedOptimizer(Optimizer):
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _run(self, call: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
-        """Runs a call of the engine or the strategy: what it writes into the weights is known to everybody."""
+        """Runs a call of the engine or the strategy, whose writes to the weights all ranks share."""
         self._drive(call, *arguments)
         self._replica.note_writes()
 
@@ -382,7 +381,7 @@ class DistributedOptimizer(Optimizer):
         after: After = self._drive(self._strategy.microbatch, self._engine, self._work(None))
         self._replica.note_writes()
         if self._engine.rules.cumulative:
-            self.zero_grad()  # what was computed is with the others, and what comes is added to it there
+            self.zero_grad()  # the others have what was computed so far; the next part is added to it there
         return after
 
     def _work(self, samples: float | None) -> Work:
@@ -410,8 +409,8 @@ class DistributedOptimizer(Optimizer):
             raise Finished(f"{call}() after finish(): this rank has left training. Make a new DistributedOptimizer")
         if self._replica.is_torn:
             raise OutpaceError(
-                f"{call}(): this rank was interrupted while it applied round {self._replica.version}, so its weights "
-                "are those of no version. The other ranks go on; make a new DistributedOptimizer to take up theirs"
+                f"{call}(): this rank was interrupted while applying round {self._replica.version}, so its weights are "
+                "half updated. The other ranks go on; make a new DistributedOptimizer to take over their weights"
             )
         if call != "load_state_dict":
             is_beginning, self._has_begun = not self._has_begun, True
@@ -419,11 +418,11 @@ class DistributedOptimizer(Optimizer):
                 self._foreign_writes.handle(is_beginning)
 
 
-_instances: list[weakref.ref[DistributedOptimizer]] = []  # in this process
+_instances: list[weakref.ref[DistributedOptimizer]] = []  # of this process
 
 
 def opened_here(optimizer: DistributedOptimizer | None, who: str) -> Opened:
-    """The engine of that optimizer, or of the only one that is open in this process."""
+    """The engine of this optimizer, or of the only open one in this process."""
     if optimizer is not None:
         optimizer._check_usable(f"{who}.__iter__")
         return optimizer._opened
@@ -431,10 +430,10 @@ def opened_here(optimizer: DistributedOptimizer | None, who: str) -> Opened:
     here = [its for reference in _instances if (its := reference()) is not None and its.simulated is simulated_rank()]
     if not here:
         raise OutpaceError(
-            f"{who} was iterated, and there is no open DistributedOptimizer in this process: ranks share their data "
-            "through it. Make the optimizer before the first epoch, and call finish() after the last. With DDP keep "
-            "torch's DistributedSampler: DDP waits for all ranks in every step, and hangs when one has fewer than "
-            "another"
+            f"{who} was iterated without an open DistributedOptimizer in this process, through which ranks share their "
+            "data. Make the optimizer before the first epoch, and call finish() after the last. With DDP keep torch's "
+            "DistributedSampler: DDP waits for all ranks in every step, and hangs if they have different numbers of "
+            "steps"
         )
     if len(here) > 1:
         raise OutpaceError(f"{len(here)} DistributedOptimizers are open: say which one with {who}(optimizer=...)")
@@ -446,5 +445,5 @@ def _plain(loss: float | torch.Tensor | None) -> float | None:
 
 
 def _is_loss(returned: Any) -> bool:
-    """A closure may return anything."""
+    """A closure may return anything, so this tells a loss from the rest."""
     return returned.numel() == 1 if isinstance(returned, torch.Tensor) else isinstance(returned, (int, float))

@@ -1,7 +1,7 @@
-"""What a checkpoint of a whole run holds. Owns what is one for all ranks in it, and what is each rank's own.
+"""The checkpoint of a whole run. Owns which of it is common to all ranks, and which is each rank's own.
 
-`torch.distributed.checkpoint` writes what several ranks have under one key only once. That is right for weights and
-optimizer state, which all replicas share, and would lose where each rank stands; so that lies under a key of its own.
+`torch.distributed.checkpoint` writes a key that several ranks have only once. That is right for weights and optimizer
+state, which all replicas share, but would lose each rank's position; so that has a key of its own.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from outpace.optimizer import DistributedOptimizer
 
 
 class TrainingState:
-    """A model, its `DistributedOptimizer` and all else a run goes on from, to be saved and loaded as one.
+    """A model, its `DistributedOptimizer` and everything else a run resumes from, saved and loaded as one.
 
-    A `Stateful` of torch.distributed.checkpoint, whose calls all ranks must make:
+    A `Stateful` for torch.distributed.checkpoint. All ranks must make its calls:
 
         state = outpace.TrainingState(model, optimizer, scheduler=scheduler, progress=progress)
         dcp.save({"training": state}, checkpoint_id="run/step-100")
         dcp.load({"training": state}, checkpoint_id="run/step-100")
 
-    own: what each rank has of its own beside these: schedulers, scalers, loaders and samplers with `state_dict()` and
-        `load_state_dict()`, or plain dicts. Python's, numpy's and torch's random generators need not be named.
+    own: each rank's own state besides these: schedulers, scalers, loaders and samplers with `state_dict()` and
+        `load_state_dict()`, or plain dicts. Python's, numpy's and torch's random generators are always included.
 
     >>> model, progress = torch.nn.Linear(2, 1), {"batch": 3}
     >>> optimizer = DistributedOptimizer(torch.optim.AdamW(model.parameters()), "allreduce", model)
@@ -46,12 +46,12 @@ class TrainingState:
     def state_dict(self) -> dict[str, Any]:
         """Synchronises, so that all ranks save one version. Waits for every rank that has not finished.
 
-        Tensors are those of the model and the optimizer themselves: copy or write them before the next step.
+        The tensors are the model's and the optimizer's own: copy or write them before the next step.
         """
-        from torch.distributed.checkpoint.state_dict import get_state_dict  # a second, for those who use it
+        from torch.distributed.checkpoint.state_dict import get_state_dict  # takes a second to import
 
         self._optimizer.synchronize()
-        self._optimizer.synchronize()  # nobody goes on before all are at that version: a late rank could be passed over
+        self._optimizer.synchronize()  # nobody steps on before all have that version, so no rank misses it
         inner = self._optimizer.inner
         own = {
             "optimizer": self._optimizer.state_dict()["outpace"] | {"life": ""},  # loading it always synchronises
@@ -62,11 +62,11 @@ class TrainingState:
         }
         weights, shared = get_state_dict(self._model, inner)
         if own["is_fresh"]:
-            inner.state.clear()  # torch has made it, as a place to load into, by a step with gradients of zero
+            inner.state.clear()  # torch made it, as a place to load into, by a step with zero gradients
         return {"model": weights, "optimizer": shared, self._key: _packed(own)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Goes on from what was saved. Waits for all ranks, and ends with equal replicas."""
+        """Resumes from what was saved. Waits for all ranks, and ends with equal replicas."""
         from torch.distributed.checkpoint.state_dict import set_state_dict
 
         inner = self._optimizer.inner
@@ -76,7 +76,7 @@ class TrainingState:
                 "a part of its own. Save and load it with torch.distributed.checkpoint on all ranks; for one file that "
                 "rank 0 writes, save model.state_dict(), optimizer.state_dict() and the sampler's after synchronize()"
             )
-        # What a scheduler keeps can be of any type, and torch.distributed.checkpoint itself unpickles these bytes.
+        # A scheduler's state can have any type, and torch.distributed.checkpoint itself unpickles these bytes.
         own = torch.load(io.BytesIO(state_dict[self._key]), weights_only=False)
         weights, shared = state_dict["model"], state_dict["optimizer"]
         set_state_dict(self._model, inner, model_state_dict=weights, optim_state_dict=shared)
@@ -100,7 +100,7 @@ def _load(thing: Any, state: Any) -> None:
 
 
 def _packed(own: dict[str, Any]) -> bytes:
-    """One value, which torch.distributed.checkpoint reads whole: of a dict it would read only keys that are there."""
+    """As one value: of a dict, torch.distributed.checkpoint would load only the keys that already exist here."""
     buffer = io.BytesIO()
     torch.save(own, buffer)
     return buffer.getvalue()

@@ -69,7 +69,7 @@ class VectorLayout:
         return cls(tuple(entries), max(end, ALIGN_BYTES))
 
     def chunks(self) -> list[Chunk]:
-        """The vector cut for reduction. Padding is zero everywhere and summed along."""
+        """The vector cut for reduction. Padding is always zero, and is summed with the rest."""
         found: list[Chunk] = []
         for dtype in SUPPORTED:
             mine = [e for e in self.entries if e.dtype == dtype and e.nbytes]
@@ -87,12 +87,12 @@ class VectorLayout:
         return [view(memory, e.dtype, e.offset, e.nbytes).view(e.shape) for e in self.entries]
 
     def describe(self) -> list[list[Any]]:
-        """Plain values by which ranks compare their models."""
+        """Plain values, for ranks to compare their models."""
         return [[e.name, list(e.shape), str(e.dtype)] for e in self.entries]
 
 
 def packed(tensors: Iterable[torch.Tensor], start: int = 0) -> tuple[list[int], int]:
-    """(offset of each tensor packed one after the other, end): for tensors of any dtype, in bytes."""
+    """(byte offset of each tensor when packed one after the other, end). Tensors may have any dtype."""
     offsets, end = [], _aligned(start)
     for tensor in tensors:
         offsets.append(end)
@@ -110,7 +110,7 @@ def view(memory: torch.Tensor, dtype: torch.dtype, offset: int, nbytes: int) -> 
 
 
 def accumulator(dtype: torch.dtype) -> torch.dtype:
-    """The dtype sums are made in: half types accumulate in float32."""
+    """The dtype in which sums are computed: half types accumulate in float32."""
     return torch.float32 if dtype.itemsize < 4 else dtype
 
 

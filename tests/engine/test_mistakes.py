@@ -30,7 +30,10 @@ def optimizer() -> torch.optim.Optimizer:
 @pytest.mark.parametrize(
     ("kind", "message"),
     [
-        ("shape", r"rank 1 has another model than rank 0: first difference is `0.weight`, \[17, 12\] here, \[16, 12\]"),
+        (
+            "shape",
+            r"rank 1 has a different model from rank 0's: .* is `0.weight`, \[17, 12\] here, \[16, 12\]",
+        ),
         ("dtype", r"first difference is `0.weight`, torch.bfloat16 here, torch.float32 there"),
         ("layers", r"first difference is `2.weight` \(\[1, 1\], torch.float32\), only here"),
         ("optimizer", r"optimizer is 'Adam' here, 'SGD' there"),
@@ -52,7 +55,7 @@ def test_another_torch_or_processor_is_said_and_not_refused(caplog):
     assert caplog.messages == []
     agreement.check_agreement(mine, mine | {agreement.BUILD: ["2.6.0", "AVX2"]}, 1)
     (message,) = caplog.messages
-    assert "['2.6.0', 'AVX2'] where rank 0 is" in message
+    assert "['2.6.0', 'AVX2'] on rank 0" in message
     assert "ATEN_CPU_CAPABILITY" in message
 
 
@@ -90,7 +93,7 @@ def test_calls_after_finish_are_refused():
 def test_parameters_added_after_construction_are_refused():
     (messages,) = outpace.spawn(mistakes.parameters_added, 1)
     assert "cannot be added" in messages[0]
-    assert "other parameters than when" in messages[1]
+    assert "parameters have changed since" in messages[1]
 
 
 def test_a_rank_that_never_joins_is_named():
@@ -138,7 +141,7 @@ def test_a_bad_option_is_named(text, message):
         ({"timeout_s": "1"}, "timeout_s='1' must be a number of seconds"),
         ({"strategy": outpace.Eager}, r"strategy=Eager is a class: give an object of it, Eager\(\)"),
         ({"strategy": 3}, "strategy=3 must be a name, such as 'eager-majority'"),
-        ({"model": torch.nn.Linear(2, 2)}, "none of the optimizer's parameters is one of the model's: pass the model"),
+        ({"model": torch.nn.Linear(2, 2)}, "none of the optimizer's parameters belongs to the model: pass the model"),
     ],
 )
 def test_a_wrong_argument_is_answered_with_what_to_write(wrong, message):

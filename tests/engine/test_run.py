@@ -90,7 +90,7 @@ def test_a_rank_comes_back_to_all_its_optimizers_and_not_to_an_old_checkpoint(tm
         assert min(job.read(0, "joined", 1)) > 90.0, "what was loaded was lost"
         for before, after in zip(job.read(0, "trained", 1), job.read(0, "joined", 2), strict=True):
             assert after <= before, "it went back to the checkpoint"
-        assert "this rank has taken up theirs" in job.errors
+        assert "this rank has taken over theirs" in job.errors
 
 
 def test_a_rank_that_never_called_finish_has_left_and_is_not_started_again(tmp_path):

@@ -109,8 +109,8 @@ def test_an_optimizer_that_calls_its_closure_again_is_refused_in_one_sentence():
     model, _ = made()
     with pytest.raises(outpace.OutpaceError) as refused:
         outpace.DistributedOptimizer(torch.optim.LBFGS(model.parameters()), "eager-solo")
-    assert str(refused.value).startswith("LBFGS calls its closure several times in a step")
-    assert "use an optimizer that takes one gradient a step" in str(refused.value)
+    assert str(refused.value).startswith("LBFGS calls its closure several times per step")
+    assert "use an optimizer that takes one gradient per step" in str(refused.value)
 
 
 # -- hooks, schedulers, scalers, compilers ----------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_script_can_say_what_becomes_of_a_buffer_and_is_told_what_cannot_be():
     for wrong, message in (
         ({"que": "own"}, "'que' matches no buffer of the model; it has queue, pointer, sparse"),
         ({"queue": "median"}, "choose one of mean, max, first, own"),
-        ({"pointer": "mean"}, "pointer is of torch.int64, of which there is no mean"),
+        ({"pointer": "mean"}, "pointer has dtype torch.int64, which has no mean"),
         ({"sparse": "first"}, "sparse cannot be shared"),
     ):
         with pytest.raises(InvalidRules, match=message):
@@ -161,7 +161,7 @@ def test_an_adopt_that_fails_leaves_a_replica_that_is_marked_as_torn():
     contents.tensors[0] = torch.ones(5)
     with pytest.raises(RuntimeError, match="size"):
         optimizer._replica.adopt(contents, 3, is_beginning=True)
-    with pytest.raises(OutpaceError, match="its weights are those of no version"):
+    with pytest.raises(OutpaceError, match="its weights are half updated"):
         optimizer.step()
 
 

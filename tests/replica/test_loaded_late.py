@@ -85,7 +85,7 @@ def test_weights_written_between_two_steps_are_pointed_out_once(caplog):
     with caplog.at_level(logging.WARNING, "outpace"):
         ended("allreduce", (1,), 2, False)
     (record,) = caplog.records
-    assert "rank 1 - round 2] parameter 0 was written between two steps, and not by this optimizer" in record.message
+    assert "rank 1 - round 2] parameter 0 was written between two steps, but not by this optimizer" in record.message
     assert "optimizer.load_state_dict()" in record.message
 
 
@@ -93,7 +93,7 @@ def test_what_others_train_already_is_taken_up_and_said(caplog):
     with caplog.at_level(logging.WARNING, "outpace"):
         assert len(ended("eager-solo", (0,), 0, False, True, imbalance="slow:factor=9")) == 1
     (record,) = caplog.records
-    assert "this rank has taken up theirs" in record.message
+    assert "this rank has taken over theirs" in record.message
 
 
 def goes_back_together() -> list[float]:

@@ -143,7 +143,7 @@ def test_an_optimizer_whose_state_cannot_be_shared_is_refused_at_its_first_step(
     inner.kept = [torch.ones(1), {"generator": torch.Generator()}]
     optimizer = DistributedOptimizer(inner, choice)
     weight.grad = torch.ones(2)
-    with pytest.raises(OutpaceError, match=r"Keeping keeps 'kept' in its state, and in it Generator, which cannot"):
+    with pytest.raises(OutpaceError, match=r"Keeping keeps 'kept' in its state, which contains Generator: that cannot"):
         optimizer.step()
 
 

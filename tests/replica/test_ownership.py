@@ -146,7 +146,7 @@ def test_a_parameter_that_two_optimizers_train_is_refused_where_the_older_one_st
     with DistributedOptimizer(torch.optim.SGD([shared], lr=0.1), "eager-solo") as newer:
         shared.grad = torch.ones(2)
         newer.step()
-        with pytest.raises(ParametersChanged, match="is trained by a DistributedOptimizer that was made later, too"):
+        with pytest.raises(ParametersChanged, match="is also trained by a DistributedOptimizer that was made later"):
             older.step()
 
 

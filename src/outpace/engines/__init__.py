@@ -1,1 +1,1 @@
-"""Engines carry contributions and results. One `engine`, given a `log` and a `memory` of its kind."""
+"""Engines carry contributions and results: one `engine`, given a `log` and a `memory` of its kind."""

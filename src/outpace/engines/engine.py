@@ -1,8 +1,8 @@
-"""The engine: what one rank does to train with others. The same everywhere; log and memory make the difference.
+"""The engine: what one rank does to train with others. The same code everywhere; only the log and the memory differ.
 
-`weights` are published ones, for averaging strategies; `replay` keeps the replica up to date; `draws` is this rank's
-part of the data. Every decision is the ledger's. While a rank waits it helps: it seals rounds whose grace is over,
-reduces, writes snapshots that are overdue.
+`weights` publishes and reads weights, for averaging strategies; `replay` keeps the replica up to date; `draws` takes
+this rank's part of the data. The ledger makes every decision. While a rank waits it helps: it seals rounds whose grace
+is over, reduces, and writes overdue snapshots.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from outpace.engines.agreement import LonelyWait
+from outpace.engines.agreement import LoneWait
 from outpace.engines.draws import Draws
 from outpace.engines.log import Log, Wait
 from outpace.engines.memory import Memory
@@ -25,7 +25,7 @@ from outpace.protocol.events import Arrive, Finish, Join, OutcomeKind, Seal, Syn
 from outpace.protocol.ledger import Ledger
 from outpace.protocol.rules import Rules
 
-AT_THE_END = 2  #: where ranks leave what they exchange in `finish`; synchronisations take 0 and 1 in turn
+AT_THE_END = 2  #: the place for what ranks exchange in `finish`; synchronisations use 0 and 1 in turn
 
 T = TypeVar("T")
 
@@ -45,20 +45,20 @@ class Engine:
         self.rank, self.world, self.rules = rank, rules.world, rules
         self.placement = Placement(rules.hosts) if len(set(rules.hosts)) > 1 else None  #: which rank is on which host
         self.log, self.memory, self.replica = log, memory, replica
-        self.came_late = False  #: it joined a training that had begun: it was started again
-        self.has_left = False  #: it said that no more data comes
+        self.came_late = False  #: it joined a run that had already started, so it is a restarted rank
+        self.has_left = False  #: it has announced that it has no more data
         self.is_open = True
         self.steps = 0  #: local steps of the inner optimizer
         self.state: dict[str, Any] = {}  #: what the strategy remembers on this rank
-        self.began_s = 0.0  #: when this rank began to compute what it contributes next, on its own clock
+        self.began_s = 0.0  #: when this rank began to compute its next contribution, on its own clock
         self.siblings = Siblings()  #: this rank's other optimizers
-        self.number = 0  #: among them, in the order they were made; the same on all ranks
+        self.number = 0  #: its place among them, in the order they were made; the same on all ranks
         self.weights = PublishedWeights(self)
         self.replay = replay(self)
         self.draws = Draws(self)
         self._contributed = 0  # how often
-        self._pieces_at, self._pieces = -1, 0  # a version, and how many pieces were given at it
-        self._lonely = LonelyWait(rank)
+        self._pieces_at, self._pieces = -1, 0  # a version, and how many pieces were contributed at it
+        self._lone_wait = LoneWait(rank)
         self._close, self._at_end = close, at_end
         replica.rules = rules
 
@@ -76,7 +76,7 @@ class Engine:
 
     @property
     def has_begun(self) -> bool:
-        """Whether this rank has made a step."""
+        """Whether this rank has taken a step."""
         return self._contributed > 0 or self.steps > 0
 
     @property
@@ -90,18 +90,18 @@ class Engine:
         self.log.look()
 
     def run_call(self, drive: Drive, *call: Any) -> Any:
-        """Runs a call on this engine. Where this rank has other optimizers, they go on meanwhile."""
+        """Runs a call on this engine, taking care of this rank's other optimizers, if it has any."""
         return self.siblings.run_call(self, drive, *call) if self.siblings.has_several else drive(*call)
 
     def begin_computing(self) -> None:
-        """A step begins here: for strategies that look at the clock, and for replicas that look ahead."""
+        """Marks where a step's computing begins: for strategies that use the clock, and replicas that look ahead."""
         self.began_s = self.log.now_s()
         self.replica.begin_computing()
 
     # -- beginning and end -----------------------------------------------------------------------------------------
 
     async def join(self) -> None:
-        """Joins, waits until every rank of the world has joined once, and begins from the same weights as all."""
+        """Joins, waits until every rank has joined once, and starts from the same weights as the others."""
         self.look()
         purpose = "for the agent of this host to take up where the others are"
         await self.until(lambda: not self.ledger.started or self.ledger.host in self.ledger.hosts.living, purpose)
@@ -136,16 +136,17 @@ class Engine:
             self._at_end()
 
     def leave(self, for_good: bool = False) -> None:
-        """Says once that no more data comes, without waiting for anybody; `for_good`, that this process ends, too."""
+        """Announces, once and without waiting, that this rank has no more data; with `for_good` also that its process
+        ends."""
         if not self.has_left:
             self._leave_for_exchange(AT_THE_END)
             self.draws.give_back()
         if not self.has_left or for_good:
             self.log.append(Finish(self.rank, self.incarnation, for_good))
-            self.has_left = True  # only now: interrupted before, it has to be said again, which does no harm
+            self.has_left = True  # set last: if interrupted before, it is announced again, which does no harm
 
     def close(self) -> None:
-        """Gives everything back, without a word to the others. Pending work stays in the ledger."""
+        """Releases all resources, without telling the others. Pending work stays in the ledger."""
         if self.is_open and self._close is not None:
             self._close()
         self.is_open = False
@@ -153,9 +154,9 @@ class Engine:
     # -- all ranks meet --------------------------------------------------------------------------------------------
 
     async def synchronize(self, resume_round: int | None = None) -> None:
-        """Waits for all, flushes, ends at one version with averaged buffers.
+        """Waits for all ranks and applies what is pending; all end at one version with combined buffers.
 
-        With `resume_round`, the rounds go on from that number and everybody adopts the replica that is furthest.
+        With `resume_round`, rounds continue from that number and all ranks adopt the furthest replica.
         """
         self.look()
         if resume_round is not None:
@@ -167,17 +168,17 @@ class Engine:
         said = (generation, resume, self.steps, self.draws.covered, unfinished)
         self.log.append(Sync(self.rank, self.incarnation, *said))
         purpose = "in synchronize() for every rank that has data left"
-        self._lonely.begin(self.now_s())
+        self._lone_wait.begin(self.now_s())
 
         def all_are_here() -> bool:
-            self._lonely.look(self.ledger, self.now_s())
+            self._lone_wait.look(self.ledger, self.now_s())
             return self.ledger.sync.generation > generation
 
         if resume_round is None:
             await self.replay.follow(all_are_here, purpose)
         else:  # nothing may be applied on top of a checkpoint
             await self.until(all_are_here, purpose)
-        self._lonely.all_have_met(self.ledger)
+        self._lone_wait.all_have_met(self.ledger)
         self.go_on_from(self.ledger.sync.steps)
         self.draws.met()
         if self.ledger.sync.resumed:
@@ -187,10 +188,10 @@ class Engine:
         self._exchange(generation % 2, self.ledger.sync.ranks)
 
     def go_on_from(self, steps: int) -> None:
-        """All count their steps from here together, and nobody reads what was published before."""
+        """All ranks continue counting from this step, and nobody reads what was published before."""
         self.steps = max(self.steps, steps, self.ledger.published.shelves[self.rank].first)
         self.weights.forget_unread()
-        self._pieces_at = -1  # a checkpoint may bring back a version that pieces were given at
+        self._pieces_at = -1  # a checkpoint may bring back a version at which pieces were contributed
 
     def resume_steps(self, steps: int) -> None:
         self._contributed = max(self._contributed, steps)
@@ -245,10 +246,10 @@ class Engine:
         )
         if kind is OutcomeKind.IGNORED:
             raise OutpaceError(
-                f"[rank {self.rank} - round {version}] this contribution was not taken in ({reason}): this rank was "
+                f"[rank {self.rank} - round {version}] this contribution was not accepted ({reason}): this rank was "
                 "replaced, or an earlier synchronize() or finish() was interrupted. Make a new DistributedOptimizer"
             )
-        is_dropped = kind is OutcomeKind.DROPPED  # recorded as such: nobody need compute it again
+        is_dropped = kind is OutcomeKind.DROPPED  # for good: it need not be computed again
         is_too_late = kind is OutcomeKind.TOO_LATE
         is_kept = (is_dropped or is_too_late) and bool(self.replica.give_up(step))
         taken = is_kept or not is_too_late
@@ -266,7 +267,7 @@ class Engine:
         return ticket
 
     async def catch_up(self) -> None:
-        """Applies every round known to be sealed. One that is still being reduced is waited for."""
+        """Applies every round known to be sealed. Waits for one that is still being reduced."""
         ledger = self.log.ledger
         last = ledger.round
         if ledger.complete < last:
@@ -283,7 +284,7 @@ class Engine:
         self.log.append(Tell(self.rank, self.incarnation, step, index, value))
 
     def pending(self) -> list[dict[str, Any]]:
-        """Copies of this rank's contributions that no round has taken in yet."""
+        """Copies of this rank's contributions that are in no sealed round yet."""
         if not self.is_open:
             return []
         self.look()
@@ -294,31 +295,31 @@ class Engine:
         return found
 
     async def give_again(self, pending: dict[str, Any]) -> None:
-        """Contributes what a checkpoint held as pending. It is late, and treated as the strategy treats late ones."""
+        """Contributes what was pending in a checkpoint. It is late, and is treated like any late contribution."""
         row = await self._free_row()
         self.memory.put_row(row, (pending["row"], pending["meta"]))
         self._arrive(row, pending["version"], pending["samples"], pending["planned"])
 
     async def _free_row(self) -> int:
-        """A row to write into. Both can be taken only for a moment, after this rank was restarted."""
+        """A row to write into. All are taken only for a moment, after this rank was restarted."""
         row = self.ledger.free_row(self.rank)
         while row is None:
             await self.until(lambda: self.ledger.free_row(self.rank) is not None, "for a row to become free")
             row = self.ledger.free_row(self.rank)
         return row
 
-    # -- waiting and saying ----------------------------------------------------------------------------------------
+    # -- waiting ---------------------------------------------------------------------------------------------------
 
     async def until(self, holds: Callable[[], bool], purpose: str) -> None:
-        """Waits until the log makes it true, and helps meanwhile.
+        """Waits until the log makes the condition true, and helps meanwhile.
 
-        Begins with what the last look at the log showed: whoever comes here has just appended or looked.
+        First checks without reading the log: the caller has just appended to it or read it.
         """
         if not holds():
             await self._wait(holds, self.log.begin_wait(purpose, None, None))
 
     async def until_each(self, ranks: Iterable[int], holds: Callable[[int], bool], purpose: str) -> None:
-        """Waits until the log makes it true for each of these ranks: one wait, with one timeout for all of them."""
+        """Waits until the condition is true for each of these ranks: one wait, with one timeout for all."""
         wait = None
         for rank in ranks:
             if not holds(rank):
@@ -334,7 +335,7 @@ class Engine:
 
     async def _wait(self, holds: Callable[[], bool], wait: Wait) -> None:
         log = self.log
-        self.replay.let_go()  # who waits helps to reduce, which takes its one hold
+        self.replay.let_go()  # a waiting rank helps to reduce, which needs its only hold
         try:
             while True:
                 log.check()
@@ -349,7 +350,7 @@ class Engine:
                             elsewhere = self.siblings.say_away(self)
                         due = (self.replay.overdue_in_s(), elsewhere)
                         await log.rest(wait, min((s for s in due if s is not None), default=None))
-                if holds():  # helping looks at the log, too, and may have seen what is waited for
+                if holds():  # helping reads the log, too, and may have made the condition true
                     return
         finally:
             log.end_wait(wait)
@@ -359,7 +360,7 @@ class Engine:
         self._reduce()
 
     async def _assist(self) -> bool:
-        """Moves the run along while waiting. True if that changed something worth another look."""
+        """Moves the run along while waiting. True if that changed something worth checking the condition for."""
         if self.ledger.reducing is not None:
             return self._reduce()
         return self._seal() or await self.replay.write_overdue_snapshot()
@@ -381,8 +382,8 @@ class Engine:
 
 def why_over(rank: int) -> str:
     return (
-        f"[rank {rank}] all ranks have finished this training, so that this one, which was started again, has nobody "
-        "to train with. Nothing is lost: what it had contributed is in the weights of the others"
+        f"[rank {rank}] this rank was restarted after all ranks had finished, so there is nobody left to train with. "
+        "Nothing is lost: what it had contributed is in the others' weights"
     )
 
 
@@ -403,4 +404,4 @@ class Opened(NamedTuple):
 
     engine: Engine
     drive: Drive = run
-    compute: Callable[[int], None] | None = None  #: where time is simulated: lets a part of a step's computing pass
+    compute: Callable[[int], None] | None = None  #: where time is simulated: lets the time of a micro-batch pass

@@ -1,7 +1,7 @@
-"""The log as one rank sees it: what an engine reads, says and waits for. One of the two things an engine is given.
+"""The log as one rank sees it: what an engine reads, appends and waits for. One of the two things an engine is given.
 
-Everything that ranks decide together is an event in the log, and the ledger is what all events so far add up to. A log
-orders events and lets a rank rest until there may be more of them. It never calls the engine.
+Everything that ranks decide together is an event in the log, and the ledger is the fold of all events so far. A log
+orders events and lets a rank sleep until there may be more of them. It never calls the engine.
 
     arena.log.ArenaLog          shared memory of one machine
     cluster.log.ClusterLog      the same behind an agent, which orders the events of all hosts
@@ -19,25 +19,25 @@ from outpace.protocol.ledger import Ledger
 
 @dataclass(slots=True)
 class Wait:
-    """One wait of one rank: why, for what, and since when."""
+    """One wait of one rank: its purpose, what ends it, and when it began."""
 
     purpose: str  #: for error messages: "for the quorum of round 3"
     began_s: float
-    counted_s: float  #: up to when it is in `waited_s`
-    version: int | None = None  #: it ends when so many rounds are complete ...
-    rank: int | None = None  #: ... or with something this rank does to its published weights; else with any news
-    looked_s: float = 0.0  #: when this rank last looked out
-    asleep_s: float = 0.0  #: this rank itself stood still for so long
+    counted_s: float  #: the time until which it is included in `waited_s`
+    version: int | None = None  #: it ends when this many rounds are complete ...
+    rank: int | None = None  #: ... or when this rank changes its published weights; without either, with any news
+    looked_s: float = 0.0  #: when this rank last checked who lives
+    asleep_s: float = 0.0  #: for how long this rank itself was stopped
 
 
 class Log(Protocol):
     """One rank's log."""
 
-    incarnation: int  #: under which number this rank speaks; grows with every start
+    incarnation: int  #: the number of this rank's start, which goes into its events
 
     @property
     def ledger(self) -> Ledger:
-        """What all events read so far add up to."""
+        """The fold of all events read so far."""
 
     @property
     def position(self) -> int:
@@ -54,34 +54,36 @@ class Log(Protocol):
         """Reads what is new."""
 
     def append(self, event: Event) -> Outcome:
-        """Adds an event and reads on until it is in the ledger. Returns what became of it."""
+        """Appends an event and reads until it is in the ledger. Returns its outcome."""
 
     def say(self, event: Event) -> None:
-        """Adds an event, and does not wait until it is in the ledger."""
+        """Appends an event, without waiting until it is in the ledger."""
 
     def report_deaths(self) -> bool:
-        """Looks who lives, as every wait does. True if somebody was found dead."""
+        """Checks which ranks live, as every wait does. True if one was found dead."""
 
     def is_seal_due(self) -> bool:
-        """Whether the open round's grace is over and it is for this rank to end it."""
+        """Whether the open round's grace is over and it is this rank's turn to seal it."""
 
     def begin_wait(self, purpose: str, version: int | None, rank: int | None) -> Wait:
-        """From here on this rank waits."""
+        """Starts a wait of this rank."""
 
     def check(self) -> None:
-        """Raises if no wait can come to a good end: `BelowQuorum`, or the agent has given up."""
+        """Raises if waiting is pointless: `BelowQuorum`, or the agent has given up."""
 
     async def rest(self, wait: Wait, at_most_s: float | None) -> None:
-        """Sleeps until there may be news of what is waited for, at most so long, and reads it. Looks who lives.
+        """Sleeps until there may be news for this wait, or for at most `at_most_s`; then reads the log and checks which
+        ranks live.
 
         Raises `TimedOut` when the wait takes too long.
         """
 
     def end_wait(self, wait: Wait) -> None:
-        """That wait is over, one way or another, or goes on for another rank."""
+        """Ends a wait, whatever came of it; or pauses it before it continues for another rank."""
 
     def is_long_since(self, position: int) -> bool:
-        """Whether so much was added since that it is time to cut the log, or a rank that joins reads for long."""
+        """Whether the log has grown so much since this position that it should be cut: a joining rank reads it all."""
 
     def cut(self, position: int, buffer: int) -> None:
-        """The snapshot in that buffer is the latest: whoever needs what lies before the position adopts it."""
+        """Cuts the log at the position of the latest snapshot, which lies in this buffer. A rank that needs anything
+        earlier adopts the snapshot."""

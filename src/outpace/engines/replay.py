@@ -1,4 +1,4 @@
-"""How a replica stays up to date: round by round, or from a snapshot when it lags far, joins late or was restarted."""
+"""Keeps a replica up to date: round by round, or from a snapshot if it lags far, joins late or was restarted."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from outpace.replica.replica import OptimizerReplica
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine
 
-OVERDUE_S = 0.1  #: a snapshot due for so long, which nobody writes, is written by whoever waits
-SOON_S = 0.001  #: one that somebody waits for is written at once, or after the round that is being reduced
-WRITING_S = 2.0  #: so is one that somebody has been writing for so long: that rank may be stopped
+OVERDUE_S = 0.1  #: if nobody writes a due snapshot for this long, any waiting rank does
+SOON_S = 0.001  #: one that a rank waits for is written at once, or after the round that is being reduced
+WRITING_S = 2.0  #: if a rank has been writing one for this long, another takes over: the writer may be stopped
 REPLAY_AT_MOST = 2  #: a rank further behind a snapshot adopts it: copying costs about as much as applying one round
 
 
@@ -27,10 +27,10 @@ class Replay:
         self._engine = engine
         self._replica: OptimizerReplica = engine.replica
         self._log, self._memory = engine.log, engine.memory
-        self._overdue: tuple[object, float] | None = None  # the latest snapshot and who writes, and since when
-        self._origin: SnapshotPlace | None = None  # what this replica was last made from
-        self._patient_until_s: float | None = None  # while it begins: until then, it waits for a base that is new
-        self._holds = False  # a result
+        self._overdue: tuple[object, float] | None = None  # the latest snapshot with all writers, and since when
+        self._origin: SnapshotPlace | None = None  # the snapshot that this replica last adopted
+        self._patient_until_s: float | None = None  # while it starts: how long it waits for an up-to-date base
+        self._holds = False  # whether it holds a result
 
     @property
     def version(self) -> int:
@@ -40,8 +40,8 @@ class Replay:
     # -- applying --------------------------------------------------------------------------------------------------
 
     async def apply_until(self, version: int) -> None:
-        """Brings the replica to this version, or beyond it if only a later snapshot is left. Those rounds are
-        complete."""
+        """Brings the replica to this version, or beyond it if only a later snapshot is left. The rounds up to it must
+        be complete."""
         while self._replica.version < version:
             ledger, mine = self._log.ledger, self._replica.version
             ahead = ledger.snapshots.latest
@@ -59,7 +59,7 @@ class Replay:
                 self._tidy_up(record)
 
     async def follow(self, holds: Callable[[], bool], purpose: str) -> None:
-        """Waits without falling behind: rounds that complete meanwhile are applied."""
+        """Waits, and applies the rounds that complete meanwhile."""
         while not holds():
             await self._engine.until(lambda: holds() or self._log.ledger.complete > self._replica.version, purpose)
             if not holds():
@@ -72,15 +72,16 @@ class Replay:
         self._holds = True
         try:
             self._log.look()
-            if self._log.ledger.completed.get(record.number) is record:  # else the caller adopts a snapshot
+            if self._log.ledger.completed.get(record.number) is record:  # otherwise the caller adopts a snapshot
                 self._replica.apply(self._own(self._memory.result(record)))
         finally:
             if not self._replica.staging.is_reading:
                 self.let_go()
 
     def let_go(self) -> None:
-        """Ends the hold of a result that was applied: a device may read it for longer than `apply` takes. Nobody needs
-        its slot before this rank says that it has applied the round, which is with its next contribution."""
+        """Ends the hold of an applied result. A device may read it longer than `apply` takes, so this is done late.
+        Nobody needs the slot earlier: the others learn that the round was applied from this rank's next contribution.
+        """
         if self._holds:
             if self._replica.staging.is_reading:
                 self._replica.staging.until_read()
@@ -88,7 +89,7 @@ class Replay:
             self._holds = False
 
     def _own(self, result: Result) -> Result:
-        """With what in it is this rank's own, where a codec wants to know."""
+        """Adds which of this rank's steps are in the result, if there is a codec to be told."""
         if self._engine.rules.codec == "none":
             return result
         record = result.round
@@ -101,7 +102,7 @@ class Replay:
         return tuple(step for c in own for step in range(c.step - c.pieces + 1, c.step + 1))
 
     async def stepped(self) -> None:
-        """A step of this rank's own was taken. Where weights are published, that is the replica's version."""
+        """Called after a local step. Where weights are published, the number of steps is the replica's version."""
         engine = self._engine
         if engine.rules.publishes is not None:
             self._replica.version = engine.steps
@@ -111,7 +112,7 @@ class Replay:
     # -- beginning -------------------------------------------------------------------------------------------------
 
     async def share_beginning(self) -> None:
-        """The first living rank writes a snapshot if there is none yet; everybody begins from it."""
+        """The first living rank writes a snapshot if there is none yet; all ranks start from it."""
         while self._latest() < 0:
             if self._is_first():
                 await self._write()
@@ -120,8 +121,8 @@ class Replay:
         await self.take_up()
 
     async def take_up(self) -> None:
-        """Becomes what the others are, whatever was loaded meanwhile. Waits a while for a base of now, which nobody
-        writes if all who could are stopped or dead."""
+        """Adopts the others' state, whatever was loaded here. Waits a while for an up-to-date base, but not for ever:
+        all ranks that could write one may be stopped or dead."""
         self._patient_until_s = self._log.now_s() + WRITING_S
         try:
             await self._adopt(at_least=0, is_beginning=True)
@@ -133,9 +134,8 @@ class Replay:
         await self.share_beginning()
 
     async def begin_with_own(self) -> None:
-        """Weights were loaded since this rank began, and before it contributed: makes them what all begin with.
-
-        If others have done so, or train already, this rank becomes what they are.
+        """Called if weights were loaded after this rank joined but before it contributed: makes all ranks start from
+        them. If another rank was first, or some already train, this rank adopts the others' state instead.
         """
         self._log.look()
         ledger = self._log.ledger
@@ -148,7 +148,7 @@ class Replay:
             await self.take_up()
 
     def _is_first(self) -> bool:
-        """Whether this rank's weights are those that all begin from. Not if another host has a snapshot already."""
+        """Whether all ranks start from this rank's weights. Not if another host has a snapshot already."""
         ledger, rank = self._log.ledger, self._engine.rank
         unfinished, source = ledger.open.unfinished, ledger.sync.source
         first = source if source in unfinished else min(unfinished, default=rank)
@@ -157,7 +157,8 @@ class Replay:
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     async def write_overdue_snapshot(self) -> bool:
-        """Whoever waits writes it when its writer seems lost: who lags may wait for it, and we for them."""
+        """Called while waiting: writes a due snapshot if its writer seems lost. A lagging rank may wait for it, and
+        this rank for that one. True if it wrote one."""
         if not self._is_due():
             self._overdue = None
             return False
@@ -171,19 +172,21 @@ class Replay:
         return True
 
     def overdue_in_s(self) -> float | None:
-        """When to look again whether a snapshot is overdue, or need not be waited for; None if neither can be."""
+        """In how many seconds to check again whether a snapshot is overdue or no longer worth waiting for; None if
+        there is nothing to check."""
         if self._patient_until_s is not None:
             left_s = self._patient_until_s - self._log.now_s()
             return left_s if left_s > 0 else None
         return max(self._patience_s(), SOON_S) if self._is_due() else None
 
     async def leave_a_snapshot(self) -> None:
-        """For a rank that wakes up when all others have left."""
+        """Leaves one for ranks of this host that wake up after all others have left."""
         if self.is_needed_here():
             await self._write()
 
     def _is_superseded(self) -> bool:
-        """Whether nothing was applied to a snapshot yet and there is another: that may be of weights loaded since."""
+        """Whether this replica is still exactly the snapshot it adopted, and there is another by now: that one may be
+        of weights loaded since."""
         origin, latest, version = self._origin, self._log.ledger.snapshots.latest, self._replica.version
         if origin is None or latest is None or origin == latest:
             return False
@@ -195,20 +198,20 @@ class Replay:
         return -1 if latest is None or latest.buffer == NOWHERE else latest.version
 
     def _is_due(self) -> bool:
-        """Whether somebody needs a snapshot, or soon will, and this replica is what they need."""
+        """Whether a rank needs a snapshot, or soon will, and this replica can write it."""
         ledger, latest, mine = self._log.ledger, self._log.ledger.snapshots.latest, self._replica.version
         if latest is None or not self._can_write():
             return False
         if self.is_needed_here() or (ledger.hosts.count > 1 and self._is_wanted_elsewhere()):
             return True
-        late = mine - max(1, self._engine.rules.max_staleness - 1)  # who is so far behind soon finds no results
+        late = mine - max(1, self._engine.rules.max_staleness - 1)  # ranks this far behind soon find no results
         if latest.version > late:
             return False
         is_regular = ledger.hosts.count > 1 or ledger.rules.publishes is not None
         return is_regular or ledger.results.least <= late or self._log.is_long_since(latest.position)
 
     def is_needed_here(self) -> bool:
-        """Whether a rank of this host waits for a snapshot, or for its base, and this replica is new enough."""
+        """Whether a rank of this host waits for a snapshot or a base, and this replica is new enough to write it."""
         ledger, mine = self._log.ledger, self._replica.version
         if not self._can_write():
             return False
@@ -217,11 +220,11 @@ class Replay:
         return ledger.least_version(ledger.host) <= mine and ledger.lacks_snapshot(ledger.host)
 
     def _can_write(self) -> bool:
-        """Whether this replica is what rounds have made. One that begins is not, whatever was loaded into it."""
+        """Whether this replica has the state that rounds produced. A starting one has not, whatever was loaded here."""
         return self._origin is not None and self._patient_until_s is None and not self._replica.is_torn
 
     def _is_base_needed(self) -> bool:
-        """Whether somebody begins from the next snapshot, here or on a host that it is sent to, or there is none."""
+        """Whether a rank will start from the next snapshot, here or on a host it is sent to; or no base exists yet."""
         ledger, here = self._log.ledger, self._log.ledger.host
         if ledger.snapshots.base is None or ledger.somebody_begins(here):
             return True
@@ -233,7 +236,7 @@ class Replay:
         return any(self._replica.version >= ledger.least_version(host) for host in wanting)
 
     def _are_still_latest(self, place: SnapshotPlace, base: SnapshotPlace | None) -> bool:
-        """Nobody overwrites the latest snapshot and the latest base: whatever was read of them until now was whole."""
+        """If both are still the latest, nobody has begun to overwrite them, and what was read of them is intact."""
         self._log.look()
         snapshots = self._log.ledger.snapshots
         return snapshots.latest == place and (base is None or snapshots.base == base)
@@ -244,19 +247,19 @@ class Replay:
         return 0.0 if self.is_needed_here() else OVERDUE_S
 
     def _is_mine_to_write(self, record: Round) -> bool:
-        """One of those of this host who were on time, in turn."""
+        """Whether it is this rank's turn, among those of this host that were on time."""
         ledger = self._log.ledger
         of, here = ledger.hosts.of, ledger.host
         waiting = sorted({c.rank for c in record.contributions if of[c.rank] == here and ledger.waits(c)})
         return bool(waiting) and waiting[record.number % len(waiting)] == self._engine.rank
 
     async def _write(self, anew: bool = False) -> None:
-        """`anew`: it takes the place of one of the same version, if no round went on from that yet."""
+        """`anew`: replaces a snapshot of the same version, if no round was applied to that yet."""
         engine, log = self._engine, self._log
         buffer = log.ledger.snapshots.free_buffer(engine.rank)
         log.append(Claim(engine.rank, log.incarnation, buffer))
         if log.ledger.snapshots.claims.get(buffer) != (engine.rank, log.incarnation):
-            return  # another rank was quicker; its snapshot serves as well
+            return  # another rank was faster; its snapshot will do as well
         version, position = self._replica.version, log.position
         contents = self._replica.capture()
         has_base = anew or not contents.base or self._is_base_needed()
@@ -271,7 +274,7 @@ class Replay:
                 self._origin = written
 
     def _tidy_up(self, record: Round) -> None:
-        """Gives back what was needed only while somebody was late, or began."""
+        """Frees what was needed only while a rank was late or starting."""
         if not self._holds:
             self._memory.tidy(record.number)
         snapshots = self._log.ledger.snapshots
@@ -289,7 +292,8 @@ class Replay:
             self._memory.empty(buffer, keeps_ledger, snapshots.base is not None and snapshots.base.buffer == buffer)
 
     async def _adopt(self, at_least: int, is_beginning: bool = False) -> None:
-        """Becomes the latest snapshot of at least that version from which it can go on, waiting for one if need be."""
+        """Adopts the latest snapshot, of at least that version and with all later results at hand; waits for one if
+        need be."""
         log = self._log
 
         def is_there() -> bool:
@@ -308,14 +312,14 @@ class Replay:
                 return
 
     def _awaits_base(self) -> bool:
-        """Whether who begins had better wait for a base that is as new as the weights."""
+        """Whether a starting rank should still wait for a base as new as the weights."""
         snapshots = self._log.ledger.snapshots
         if not snapshots.is_without_base or self._engine.rank not in snapshots.joined:
             return False
         return self._patient_until_s is not None and self._log.now_s() < self._patient_until_s
 
     def _loaded(self, latest: SnapshotPlace, base: SnapshotPlace | None) -> Contents | None:
-        """A snapshot and its base, which may be an older one's. None if one of them is being overwritten."""
+        """A snapshot with its base, which may be an older snapshot's. None if one of them is being overwritten."""
         contents = self._memory.load(latest.buffer)
         beneath = contents if base is None or base == latest else self._memory.load(base.buffer)
         return None if contents is None or beneath is None else replace(contents, base=beneath.base)

@@ -1,8 +1,8 @@
 """The optimizers of one rank: while it waits in one of them, it cannot contribute to the others.
 
-GANs and actor-critic methods have two or three. Each has a log of its own, and would count this rank among those who
-can still come, while it waits in another one for a rank that waits here. So a rank that has waited a while says in its
-other optimizers that it is away. Whoever comes out of that wait says who is back.
+GANs and actor-critic methods have two or three. Each has a log of its own, which would expect this rank to arrive while
+it waits in another optimizer, perhaps for a rank that waits here: a deadlock. So a rank that has waited a while appends
+`Away` to the logs of its other optimizers. When the wait is over, any rank that sees so appends `Back`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outpace.protocol.members import MASK_BITS
 if TYPE_CHECKING:
     from outpace.engines.engine import Drive, Engine, Opened
 
-PATIENCE_S = 0.1  #: most waits are over before; events between hosts are not for free
+PATIENCE_S = 0.1  #: most waits are shorter, and events between hosts are not free
 
 
 class Siblings:
@@ -26,10 +26,10 @@ class Siblings:
         self._engines: dict[int, Engine] = {}  # by number
         self.has_several = False
         self._made = 0
-        self._since: float | None = None  # when this rank began to wait, if nothing was reduced since
+        self._since: float | None = None  # when this rank began to wait, or last saw a round being reduced
 
     def add(self, opened: Opened) -> Opened:
-        """One more, which knows the others from now on."""
+        """Makes a new engine and the existing ones known to each other."""
         engine = opened.engine
         engine.siblings, engine.number = self, self._made
         self._engines[engine.number] = engine
@@ -38,7 +38,7 @@ class Siblings:
         return opened._replace(drive=partial(engine.run_call, opened.drive))
 
     def run_call(self, engine: Engine, drive: Drive, *call: Any) -> Any:
-        """Runs a call on one of them, and comes back to the others."""
+        """Runs a call on one engine, then says in the others' logs that this rank is back."""
         self._since = None
         try:
             result = drive(*call)
@@ -50,7 +50,7 @@ class Siblings:
                     self._say_back(other, engine.number)
 
     def remove(self, engine: Engine) -> None:
-        """It has ended."""
+        """An engine has ended."""
         self._engines = {number: its for number, its in self._engines.items() if its is not engine}
         self.has_several = len(self._engines) > 1
 
@@ -61,7 +61,7 @@ class Siblings:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Another one is made, which takes all ranks. Some may still train with those that are there."""
+        """While another optimizer is made, which waits for all ranks; some may still train with the existing ones."""
         others = [engine for engine in self._engines.values() if engine.has_begun]
         number = self._made
         for other in others:
@@ -73,7 +73,8 @@ class Siblings:
                 self._say_back(other, number)
 
     def say_away(self, engine: Engine) -> float | None:
-        """Called while this rank waits in an engine. Returns when to call again, in seconds; None for any time."""
+        """Called while this rank waits in an engine: after a while says in the others that it is away. Returns in how
+        many seconds to call again; None if it does not matter."""
         ledger, rank = engine.ledger, engine.rank
         if not ledger.is_waiting(rank):
             return None
@@ -85,14 +86,14 @@ class Siblings:
             return left
         is_meeting = ledger.is_waiting(rank, is_meeting=True)
         for other in self._engines.values():
-            # those who publish weights wait for certain ranks: only what all wait for can be a circle
+            # averaging strategies wait for certain ranks only, so just a synchronisation of all can deadlock
             if other is not engine and (is_meeting or other.rules.publishes is None):
                 self._say_away(other, engine.number, engine.has_left)
         return None
 
     async def help_others(self, engine: Engine) -> None:
-        """Called while this rank waits in an engine, and after each call: who begins in another one, which may not be
-        in use just now, may need a snapshot."""
+        """Called while this rank waits in an engine, and after each call: a rank that joins one of the others, which
+        may be idle here, may need a snapshot."""
         for other in [its for its in self._engines.values() if its is not engine]:
             other.look()
             if other.replay.is_needed_here():
@@ -104,7 +105,7 @@ class Siblings:
             engine.log.append(Away(engine.rank, engine.incarnation, number, is_at_end))
 
     def _say_back(self, other: Engine, number: int) -> None:
-        """Also in the name of those who have not noticed yet: this rank may need them at once."""
+        """Speaks also for ranks that have not noticed yet that their wait is over: this one may need them at once."""
         other.look()
         members, engine = other.ledger.members, self._engines.get(number)
         for member in [members.by_rank[rank] for rank in sorted(members.away)]:

@@ -1,6 +1,6 @@
-"""The arithmetic of a round: rows to one averaged vector, the same bits wherever and by whomever it is done.
+"""The arithmetic of a round: from rows to one averaged vector, with the same bits whichever rank computes it.
 
-Owns orders of summation, the finite check and the clip factor. Knows rows only as offsets into one byte vector.
+Owns the order of summation, the finite check and the clip factor. Knows rows only as offsets into one byte vector.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from outpace.vector import Chunk, accumulator, add_rows, view
 
 
 class Terms(NamedTuple):
-    rows: list[list[torch.Tensor]]  #: per contribution, its chunks
-    spacing: int  #: bytes from row to row, where they can be summed as one matrix; else 0
+    rows: list[list[torch.Tensor]]  #: the chunks of each contribution
+    spacing: int  #: bytes from row to row if they can be summed as one matrix, else 0
     factors: list[float]
-    seeds: list[int]  #: for codecs that round by chance: a number for each contribution
+    seeds: list[int]  #: for codecs that round randomly: one for each contribution
     scale: float
 
 
@@ -33,21 +33,20 @@ class RowSums:
 
     def __init__(self, memory: torch.Tensor, chunks: list[Chunk], rules: Rules, max_grad_norm: float | None) -> None:
         self.chunks = chunks
-        self.codec = codec(rules.codec)  #: of all contributions; used only by what may run anywhere
+        self.codec = codec(rules.codec)  #: only its stateless part is used here
         self._is_plain_sum = self.codec.is_plain_sum
         self._memory = memory
         self._normalise = rules.normalise
         self._max_grad_norm = max_grad_norm
-        self._vectors: dict[int, list[torch.Tensor]] = {}  # cached: slicing anew costs more than adding
+        self._vectors: dict[int, list[torch.Tensor]] = {}  # by offset; cached, as slicing costs more than adding
         scratch = {
             dtype: torch.empty(max(c.elements for c in chunks if c.dtype == dtype), dtype=wide, device="cpu")
             for dtype, wide in {c.dtype: accumulator(c.dtype) for c in chunks}.items()
         }
-        self._scratch = [scratch[c.dtype][: c.elements] for c in chunks]  # per chunk, in the same memory
+        self._scratch = [scratch[c.dtype][: c.elements] for c in chunks]  # for each chunk, in the same memory
 
     def terms(self, sealed: Round, offsets: list[int], chosen: Sequence[int] | None = None) -> Terms:
-        """What a round adds up, its rows lying at these offsets in the order of its contributions, or of those chosen
-        of them by their places."""
+        """What a round adds up: rows at these offsets, in the order of its contributions, or of the `chosen` ones."""
         factors, scale = sealed.factors(self._normalise)
         contributions = sealed.contributions
         if chosen is not None:
@@ -58,14 +57,14 @@ class RowSums:
         return Terms(rows, _spacing(offsets) if plain else 0, factors, seeds, scale)
 
     def add_up(self, index: int, terms: Terms, out: torch.Tensor) -> None:
-        """Writes the sum of one chunk's rows, as they are, into `out`, which has the accumulator's dtype."""
+        """Writes the sum of one chunk's raw rows into `out`, which has the accumulator's dtype."""
         rows = terms.rows
         if not terms.spacing or len(rows) == 2:
             add_rows(out, [row[index] for row in rows], terms.factors)
         else:
             first = rows[0][index]
             stack = first.as_strided((len(rows), first.numel()), (terms.spacing // first.element_size(), 1))
-            torch.sum(stack, 0, dtype=out.dtype, out=out)  # a full set: one operation instead of one a row
+            torch.sum(stack, 0, dtype=out.dtype, out=out)  # one operation instead of one per row
 
     def reduce(self, index: int, terms: Terms, out: torch.Tensor) -> None:
         """Writes the coded sum of one chunk's rows into `out`, which has the accumulator's dtype."""
@@ -75,7 +74,7 @@ class RowSums:
             self.codec.reduce(out, [row[index] for row in terms.rows], terms.factors, terms.seeds, index)
 
     def sum(self, index: int, terms: Terms) -> tuple[torch.Tensor, float]:
-        """(coded sum of one chunk in private memory, factor that is still to be applied)."""
+        """(coded sum of one chunk in private memory, factor still to be applied)."""
         scratch, dtype = self._scratch[index], self.chunks[index].dtype
         self.reduce(index, terms, scratch)
         if scratch.dtype == dtype:
@@ -83,7 +82,7 @@ class RowSums:
         return scratch.mul_(terms.scale).to(dtype), 1.0
 
     def sum_of_squares(self, summed: torch.Tensor, scale: float) -> float:
-        """Of the averaged chunk, if it is needed for clipping; else only whether it is finite (0 or NaN)."""
+        """The averaged chunk's sum of squares if clipping needs it; else 0 if it is finite. NaN if it is not."""
         wide = accumulator(summed.dtype)
         if self._max_grad_norm is None:
             if math.isfinite(float(summed.sum(dtype=wide))) or bool(summed.isfinite().all()):
@@ -95,14 +94,14 @@ class RowSums:
         return (norm * scale) ** 2 if math.isfinite(norm) else math.nan
 
     def culprit(self, index: int, terms: Terms, sealed: Round) -> Contribution | None:
-        """A contribution that is not finite in this chunk. None: all are finite, and their sum overflows."""
+        """A contribution that is not finite in this chunk. None if all are finite and only their sum overflows."""
         for contribution, row in zip(sealed.contributions, terms.rows, strict=True):
             if not bool(row[index].isfinite().all()):
                 return contribution
         return None
 
     def clip(self, squares: Iterable[float]) -> float:
-        """The factor by which the whole result is clipped, NaN if it is not finite."""
+        """The factor that clips the whole result; NaN if it is not finite."""
         norm = math.sqrt(sum(squares))
         limit = self._max_grad_norm
         clip = 1.0 if limit is None else min(1.0, limit / (norm + 1e-6))
@@ -117,17 +116,17 @@ class RowSums:
 
 
 def _spacing(offsets: list[int]) -> int:
-    """Bytes from one row to the next, 0 if they do not lie evenly spaced."""
+    """Bytes from one row to the next; 0 if they are not evenly spaced."""
     spacing = offsets[1] - offsets[0] if len(offsets) > 1 else 0
     return 0 if spacing <= 0 or any(b - a != spacing for a, b in pairwise(offsets)) else spacing
 
 
 def merged_meta(sealed: Round, blobs: Iterable[bytes]) -> bytes:
-    """What goes with a result: which parameters any contributor had a gradient for, and the hyper-parameters."""
+    """A result's metadata: which parameters any contributor had a gradient for, and the hyper-parameters."""
     present, hyper, last = b"", b"", b""
     for contribution, blob in zip(sealed.contributions, blobs, strict=True):
         if blob == last and contribution != sealed.hyper_from:
-            continue  # the usual case: all ranks say the same
+            continue  # the usual case: equal on all ranks
         last = blob
         mask, own_hyper = split_meta(blob)
         present = mask if not present else bytes(a | b for a, b in zip(present, mask, strict=True))
@@ -146,13 +145,13 @@ def split_meta(blob: bytes) -> tuple[bytes, bytes]:
 
 
 def meta_of(record: Round, blob: bytes) -> tuple[bytes, bytes]:
-    """What goes with a round's result. One that was refused whole has none: its slot still holds an older round's."""
+    """A result's metadata. A round refused as a whole has none: its slot still holds an older round's."""
     return split_meta(blob) if record.contributions else (b"", b"")
 
 
 @torch.no_grad()
 def weighted_sum(rows: Sequence[tuple[Sequence[torch.Tensor], float]]) -> list[torch.Tensor]:
-    """In private memory, in the order given; equal weights are applied to the sum, as in a mean."""
+    """The sum in private memory, in the order given. Equal weights are applied to the sum, as in a mean."""
     (first, factor), *others = rows
     same = all(weight == factor for _, weight in others)
     wide = [tensor.to(accumulator(tensor.dtype), copy=True) for tensor in first]
@@ -168,7 +167,7 @@ def weighted_sum(rows: Sequence[tuple[Sequence[torch.Tensor], float]]) -> list[t
 
 
 def mixed(terms: list[tuple[Tensors, Notes, float]], own: Own | None) -> Mixed:
-    """The weighted sum of rows, and of the numbers that went with them as far as all have some."""
+    """The weighted sum of rows, and of as many notes as all of them have."""
     if own is not None:
         terms = [*terms, (own.tensors, own.notes, own.weight)]
     shortest = min((len(notes) for _, notes, _ in terms), default=0)

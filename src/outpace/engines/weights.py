@@ -1,7 +1,7 @@
-"""One rank's published weights: leaving them for others, reading theirs, and waiting for neither more than needed.
+"""One rank's published weights: leaving them for others and reading theirs, with as little waiting as possible.
 
-What is current, frozen or free to be written is decided by `protocol.published`. What a strategy publishes, and what it
-does with a mean, is in its own file.
+`protocol.published` decides what is current, frozen or free to be written. What a strategy publishes, and what it does
+with a mean, is in its own file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from outpace.protocol.published import EVERYBODY, Frozen, Publication, Published
 if TYPE_CHECKING:
     from outpace.engines.engine import Engine
 
-UNDONE = (OutcomeKind.IGNORED, OutcomeKind.UNKNOWN)  #: a swap that did not take effect, or may not have, is done again
+UNDONE = (OutcomeKind.IGNORED, OutcomeKind.UNKNOWN)  #: a swap that had, or may have had, no effect is repeated
 
 
 class PublishedWeights:
     def __init__(self, engine: Engine) -> None:
         self._engine, self._log, self._memory = engine, engine.log, engine.memory
         self._rank = engine.rank
-        self._unread: deque[tuple[int, tuple[int, ...]]] = deque()  # own publications and who must read them
-        self._based_on = 0  # the generation of this rank's weights that what it has now goes back to
+        self._unread: deque[tuple[int, tuple[int, ...]]] = deque()  # own publications, and which ranks must read them
+        self._based_on = 0  # the generation of the published weights that this rank's current weights build on
 
     async def publish(self, iteration: int, values: Tensors, readers: Collection[int] = (), notes: Notes = ()) -> bool:
         self._log.look()
@@ -61,7 +61,7 @@ class PublishedWeights:
     async def mix(
         self, shares: Mapping[tuple[int, int], float], read: int, together: bool = False, own: Own | None = None
     ) -> Mixed:
-        """The weighted sum of publications that cannot change, because this rank is among their readers."""
+        """As in the interface. The rows cannot change, because this rank is among their readers."""
         places = {key: self._published.of(*key) for key in sorted(shares)}
         terms = [(place, shares[key]) for key, place in places.items() if place is not None]
         mixed = await self._memory.mix(terms, together, own)
@@ -83,10 +83,10 @@ class PublishedWeights:
             return await self._host_mean(frozen, own)
         published = self._published
         found = published.current(ranks) if frozen is None else frozen.among(ranks)
-        # without tensors two of them show whether there is anybody else, however large the world is
+        # without tensors, two of them are enough to tell whether there is anybody else
         places = list(found if self._memory.has_tensors else islice(found, 2))
         stamp = published.stamp if frozen is None else frozen.stamp
-        is_held = frozen is not None and published.is_barrier(frozen.number)  # until this rank, too, has read it
+        is_held = frozen is not None and published.is_barrier(frozen.number)  # its rows wait until this rank has read
         mean = Mixed()
         others = [place for place in places if place[0] != self._rank]
         if others:
@@ -99,7 +99,7 @@ class PublishedWeights:
         return mean
 
     async def _host_mean(self, frozen: Frozen | None, own: Tensors | None) -> Mixed | None:
-        """What this host's agent has made of a frozen iteration with the others of its group, or made last."""
+        """The mean that this host's agent computed with its group for a frozen iteration, or its latest one."""
         published, memory = self._published, self._memory
         rows = published.mean_rows() if frozen is None else [published.mean_row(frozen.number)]
         there = {row: notes for row in rows if len(notes := memory.notes(row)) == 2}
@@ -119,7 +119,7 @@ class PublishedWeights:
         return Mixed(mixed.tensors)
 
     async def until_frozen(self, iteration: int) -> Frozen:
-        """Waits for the freeze that this rank's publication of an iteration is in, or came too late for."""
+        """Waits for the freeze that contains this rank's publication of an iteration, or that it came too late for."""
         frozen = self._published.frozen_for(self._rank, iteration)
         while frozen is None:
             purpose = f"for iteration {iteration} to be frozen"
@@ -134,7 +134,7 @@ class PublishedWeights:
         return self._published.open
 
     async def swap(self, peer: int) -> Mixed | None:
-        """Redone until neither changed meanwhile. Each time it has to be, another rank's swap went through."""
+        """Retries until neither rank changed meanwhile. Each retry means that another rank's swap went through."""
         while True:
             self._log.look()
             mine, theirs = self._own_shelf, self._published.shelves.get(peer)
@@ -175,7 +175,7 @@ class PublishedWeights:
         return self._log.ledger.published.shelves[self._rank]
 
     async def _until_row_is_read(self) -> None:
-        """The row written next may hold a publication that somebody still reads."""
+        """The next row may hold a publication that a rank still has to read."""
         rules = self._engine.rules
         rows = 0 if rules.publishes is None else rules.publishes.rows
         while len(self._unread) >= rows:

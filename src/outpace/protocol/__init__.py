@@ -1,4 +1,4 @@
-"""The protocol: pure decisions. No clock, socket, file or thread is used here, and nothing is drawn but from a seed.
+"""The protocol: pure decisions. Uses no clock, socket, file or thread, and no randomness but from a seed.
 
-Times reach it only as numbers inside events; whoever folds the same log takes the same decisions.
+Times reach it only as numbers inside events, so all ranks that fold the same log take the same decisions.
 """

@@ -1,6 +1,6 @@
-"""The events of the log, one type for each kind, and what becomes of one. Knows nothing of how they are stored.
+"""The events of the log, one type for each kind, and their outcomes. Knows nothing of how they are stored.
 
-`time_ns` is when an event was appended, by the clock of all ranks; the appender stamps it.
+`time_ns` is when an event was appended, on a clock common to all ranks.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Join(NamedTuple):
-    """A rank's incarnation becomes a member."""
+    """A rank, in this incarnation, becomes a member."""
 
     rank: int
     incarnation: int
@@ -23,14 +23,14 @@ class Arrive(NamedTuple):
 
     rank: int
     incarnation: int
-    step: int  #: the rank's own
-    version: int  #: that the gradient was computed at
+    step: int  #: number of the contribution on its rank
+    version: int  #: at which the gradient was computed
     row: int
     samples: float = 1.0
-    planned: float = 1.0  #: samples it would have had if its rank had finished everything
-    pieces: int = 1  #: micro-batches that the row is the sum of
-    is_part: bool = False  #: more of it may follow
-    covered: int = 0  #: the first so many items that its rank drew from the pool are in this or earlier ones
+    planned: float = 1.0  #: samples if its rank had finished everything
+    pieces: int = 1  #: how many micro-batches the row is the sum of
+    is_part: bool = False  #: whether more may be added to it
+    covered: int = 0  #: how many of the items its rank drew from the pool are in this and earlier contributions
     time_ns: int = 0
 
 
@@ -51,7 +51,7 @@ class Attempt(NamedTuple):
 
 
 class Refuse(NamedTuple):
-    """A contribution of the sealed round is not finite."""
+    """A contribution to the sealed round is not finite, and is left out."""
 
     rank: int
     incarnation: int
@@ -63,7 +63,7 @@ class Refuse(NamedTuple):
 class Done(NamedTuple):
     """The sealed round's result lies in its slot, on every living host."""
 
-    host: int  #: that says so, for all
+    host: int  #: which appended this, for all
     round: int
     attempt: int
     slot: int
@@ -77,11 +77,11 @@ class Sync(NamedTuple):
 
     rank: int
     incarnation: int
-    generation: int  #: of the synchronisation it enters
-    resume: int = 0  #: one more than the round of the checkpoint it brings, 0 for none
-    steps: int = 0  #: local ones so far
-    covered: int = 0  #: the first so many items that it drew from the pool are in its steps
-    unfinished: int = 0  #: the rank's other optimizers that it has not finished, as a bit mask
+    generation: int  #: number of the synchronisation it enters
+    resume: int = 0  #: one more than the round of the checkpoint it brings; 0 for none
+    steps: int = 0  #: its local steps so far
+    covered: int = 0  #: how many of the items it drew from the pool are in its steps
+    unfinished: int = 0  #: the rank's other unfinished optimizers, as a bit mask
     time_ns: int = 0
 
 
@@ -95,17 +95,17 @@ class Finish(NamedTuple):
 
 
 class Away(NamedTuple):
-    """A rank waits in another of its optimizers, and cannot contribute here before that wait is over."""
+    """A rank waits in another of its optimizers, and cannot contribute here until that wait is over."""
 
     rank: int
     incarnation: int
-    optimizer: int  #: that it waits in, counted in the order they were made
-    is_at_end: bool = False  #: it waits there in `finish`
+    optimizer: int  #: the one it waits in, counted in the order they were made
+    is_at_end: bool = False  #: whether it waits there in `finish`
     time_ns: int = 0
 
 
 class Back(NamedTuple):
-    """That wait is over. Whoever sees that says so."""
+    """That wait is over. Appended by any rank that notices."""
 
     rank: int
     incarnation: int
@@ -113,7 +113,7 @@ class Back(NamedTuple):
 
 
 class Dead(NamedTuple):
-    """A rank's incarnation no longer lives."""
+    """A rank, in this incarnation, has died."""
 
     rank: int
     incarnation: int
@@ -121,11 +121,11 @@ class Dead(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """A rank begins to write a snapshot into a buffer, or to empty it."""
+    """A rank is about to write a snapshot into a buffer, or to empty it."""
 
     rank: int
     incarnation: int
-    buffer: int  #: a number that no buffer has ends its last claim
+    buffer: int  #: a number beyond the last buffer ends its previous claim
     time_ns: int = 0
 
 
@@ -136,9 +136,9 @@ class Snapshot(NamedTuple):
     incarnation: int
     buffer: int
     version: int
-    position: int  #: in the log, of the ledger it carries
-    is_anew: bool = False  #: of weights that were loaded
-    has_base: bool = True  #: with what is not trained, too: frozen parameters and buffers
+    position: int  #: log position of the ledger in it
+    is_anew: bool = False  #: whether its weights were loaded, not trained
+    has_base: bool = True  #: whether it includes what is not trained: frozen parameters and buffers
     time_ns: int = 0
 
 
@@ -150,7 +150,7 @@ class Publish(NamedTuple):
     iteration: int
     generation: int
     reader_hosts: int = 0  #: a set of hosts as a bit mask, see `hosts.address`
-    covered: int = 0  #: the first so many items that its rank drew from the pool are in these weights
+    covered: int = 0  #: how many of the items its rank drew from the pool are in these weights
     time_ns: int = 0
 
 
@@ -175,7 +175,7 @@ class Swap(NamedTuple):
 
 
 class Tell(NamedTuple):
-    """A rank tells all a number it measured."""
+    """A rank sends a number to all others."""
 
     rank: int
     incarnation: int
@@ -186,7 +186,7 @@ class Tell(NamedTuple):
 
 
 class Withdraw(NamedTuple):
-    """A rank takes its published weights back: nobody may swap with it any more."""
+    """A rank takes its published weights back: no rank may swap with it until it publishes again."""
 
     rank: int
     incarnation: int
@@ -195,7 +195,7 @@ class Withdraw(NamedTuple):
 
 
 class Agent(NamedTuple):
-    """A host's agent begins, under a new number: the agents form a new group."""
+    """A host's agent starts, under a new number: the agents form a new group."""
 
     host: int
     number: int
@@ -203,7 +203,7 @@ class Agent(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """A host is given up, with all its ranks and what they have contributed."""
+    """A host is given up, with all its ranks and their contributions to open rounds."""
 
     host: int
     number: int  #: of its agent
@@ -214,8 +214,8 @@ class Commit(NamedTuple):
     """A host's inbox is in the log up to here."""
 
     host: int
-    life: int  #: sequence number of the host's start: each has an inbox of its own
-    inbox: int  #: bytes of it
+    life: int  #: sequence number of the host's start: each start has an inbox of its own
+    inbox: int  #: how many bytes of it
     time_ns: int = 0
 
 
@@ -227,10 +227,10 @@ class Draw(NamedTuple):
     pool: int
     epoch: int
     total: int  #: items of that epoch
-    digest: int  #: of what makes their order
-    items: int  #: so many; 0 only gives back
-    kept: int = -1  #: all but the first so many items it drew are given back; -1 gives back none
-    speed: float = 0.0  #: items that it computes in a second; 0 if unknown, or if it takes them however slow it is
+    digest: int  #: of everything that determines their order
+    items: int  #: how many; 0 only gives back
+    kept: int = -1  #: gives back all items it drew beyond the first `kept`; -1 gives back none
+    speed: float = 0.0  #: items per second that it computes; 0 if unknown, or if its speed should not matter
     time_ns: int = 0
 
 
@@ -251,29 +251,29 @@ Event = _OfRounds | Publish | Read | Swap | Tell | Withdraw | Agent | Gone | Dra
 
 
 class OutcomeKind(Enum):
-    """Of an event that is no contribution, only whether it took effect can be told."""
+    """Events that are not contributions are only TAKEN or IGNORED."""
 
     TAKEN = auto()  #: it took effect
     ON_TIME = auto()  #: in the open round, or the open published iteration
-    COUNTED = auto()  #: late, in the open round, and one of its quorum
-    CARRIED = auto()  #: late, and goes with the open round
-    PART = auto()  #: in the open round, and more of it may follow
-    DROPPED = auto()  #: recorded as such, and never applied
-    TOO_LATE = auto()  #: not taken in: the round that has its earlier pieces is sealed
-    REPEATED = auto()  #: not taken in: it arrived before
+    COUNTED = auto()  #: late, but in the open round and part of its quorum
+    CARRIED = auto()  #: late, and included in the open round
+    PART = auto()  #: in the open round, and more may be added to it
+    DROPPED = auto()  #: recorded, but never applied
+    TOO_LATE = auto()  #: not accepted: the round with its earlier pieces is sealed
+    REPEATED = auto()  #: not accepted: it arrived before
     IGNORED = auto()  #: it no longer applies
-    UNKNOWN = auto()  #: others have read it, and what became of it cannot be told any more
+    UNKNOWN = auto()  #: it was read and cut from the log before its outcome could be seen
     UNREAD = auto()  #: not in the log yet; only in simulated time
 
 
 class Outcome(NamedTuple):
     kind: OutcomeKind
     reason: str
-    round: int = -1  #: that a contribution is in
+    round: int = -1  #: the one that a contribution is in
 
     @property
     def is_ignored(self) -> bool:
-        """Whether everything is as if the event had never been appended."""
+        """Whether the event changed nothing."""
         return self.kind in (OutcomeKind.IGNORED, OutcomeKind.REPEATED)
 
 
@@ -281,5 +281,5 @@ taken = partial(Outcome, OutcomeKind.TAKEN)
 
 
 def ignored(reason: str) -> Outcome:
-    """The words say so, too: in logs and reports they stand alone."""
+    """An outcome whose reason begins with "ignored": in logs and reports it stands alone."""
     return Outcome(OutcomeKind.IGNORED, f"ignored: {reason}")

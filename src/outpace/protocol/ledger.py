@@ -1,9 +1,9 @@
 """The ledger: who is in which round, as the pure fold of the log.
 
-Owns what each event does to rounds, membership and synchronisation; the parts it is made of (`ledger_view.py`) own the
-rest: the open round, results, snapshots, published weights. Must never look at a clock, a file or another rank: two
-ledgers that read the same events are equal. An event that no longer applies is a no-op with a reason, so anybody may
-append seal, attempt, done or dead twice.
+Owns what each event does to rounds, membership and synchronisation; its parts (`ledger_view.py`) own the rest: the open
+round, results, snapshots, published weights. Must never look at a clock, a file or another rank: two ledgers that read
+the same events are equal. An event that no longer applies is a no-op with a reason, so any rank may append a seal,
+attempt, done or dead that another has already appended.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from outpace.protocol.members import ACTIVE, AWAY, FINISHED, SYNCING, Member, qu
 from outpace.protocol.round import Contribution, Round
 from outpace.protocol.rules import Rules, needed
 
-EXPECTED_FOR_ROUNDS = 2  #: grace waits for ranks that arrived in the open round or the last two
+EXPECTED_FOR_ROUNDS = 2  #: grace waits only for ranks that arrived in the open round or the last two
 
 
 class Ledger(LedgerView):
@@ -79,7 +79,7 @@ class Ledger(LedgerView):
         return outcome
 
     def _come_too_late(self, rank: int) -> Outcome:
-        """Its earlier pieces are in a sealed round. Taken in now, they would be applied twice."""
+        """Its earlier pieces are in a sealed round: accepting it would apply them twice."""
         if self.rules.late != "drop":
             return Outcome(OutcomeKind.TOO_LATE, "too late: the round that has its earlier pieces is sealed")
         self.members.tallies[rank].dropped += 1
@@ -189,7 +189,7 @@ class Ledger(LedgerView):
         self.pace.forget(member.rank)
         self.pool.leave(member.rank)
         self._follow(member)
-        if not (self.rules.restarts and member.is_expected):  # else it is late, and comes back
+        if not (self.rules.restarts and member.is_expected):  # otherwise it will come back, late
             self.results.forget(member.rank)
 
     def _agent(self, event: events.Agent) -> Outcome:
@@ -213,7 +213,7 @@ class Ledger(LedgerView):
             self.members.tallies[contribution.rank].dropped += contribution.pieces
         if self.reducing is not None:
             left_out = [c for c in self.reducing.contributions if c.rank in lost]
-            self.pool.lose(left_out)  # before the round is complete without anybody in it
+            self.pool.lose(left_out)  # before the round can complete without any contribution
             self._leave_out(self.reducing, left_out, event.time_ns)
         self.pool.lose(in_no_round)
         for member in [m for m in self.members.by_rank.values() if m.rank in lost and m.alive]:
@@ -236,7 +236,7 @@ class Ledger(LedgerView):
     def _snapshot(self, event: events.Snapshot) -> Outcome:
         wanting, here = self.without_snapshot(), self.hosts.of[event.rank]
         is_news = bool(wanting) or self.lacks_base(here)
-        self._news += is_news  # later ones serve those who lag, and they look for themselves
+        self._news += is_news  # other snapshots are for lagging ranks, which look for themselves
         elsewhere = [host for host in wanting if event.has_base and host != here]
         place = SnapshotPlace(event.buffer, event.version, event.position)
         is_wanted = bool(elsewhere) or (event.is_anew and self.complete <= event.version)
@@ -287,7 +287,7 @@ class Ledger(LedgerView):
             self._complete(self.reducing._replace(void=True), now_ns)
 
     def _settle(self, now_ns: int) -> None:
-        """Seals, flushes and ends synchronisations as far as the state allows. At most one round is in reduction."""
+        """Seals rounds and ends synchronisations as far as the state allows. At most one round is in reduction."""
         while self.reducing is None and self.started:
             if quorum_is_met(self.rules, self.round, self.open, self._enough()):
                 met_ns = self._note_quorum(now_ns)
@@ -301,18 +301,19 @@ class Ledger(LedgerView):
         if self.reducing is None:
             self._settle_sync()
             if self.rules.restarts and self.started and self._nothing_is_left() and not self.members.expected():
-                self.over = True  # at one place in the log for all: a rank that joins later finds nobody to train with
+                self.over = True  # at the same log position for all: a rank that joins later has nobody to train with
 
     def _enough(self) -> int:
-        """Arrivals that make the quorum: a plain count, or what was chosen for this round."""
+        """How many arrivals make the quorum: a plain count, or what was chosen for this round."""
         if not self.rules.chooses or len(self.open.present) < self._needed:
             return self._needed
         ranks = self.open.unfinished | self.open.present
         return self.choice.needed(self.round, self._needed, self.pace.durations(sorted(ranks)))
 
     def _goes_on_without_the_rest(self, now_ns: int) -> bool:
-        """A quorum that was chosen may be of ranks that something has happened to since. From the least number on it is
-        waited for as long as ranks have lately taken, and not at all for those who have been silent for rounds."""
+        """Whether to give up a chosen quorum: something may have happened to its ranks since. Once the least number has
+        arrived, it waits for the rest as long as ranks have taken lately, and not at all for ranks silent for rounds.
+        """
         if not self.rules.chooses or not self.open.present or len(self.open.present) < self._needed:
             return False
         if not self._someone_may_come():
@@ -322,8 +323,8 @@ class Ledger(LedgerView):
         return False
 
     def _someone_may_come(self, until_ns: int | None = None) -> bool:
-        """Whether there is anybody to wait for, until then or at all: a rank that has been silent for rounds, or that
-        has never been as quick as it had to be, is more than a little late."""
+        """Whether any rank may still arrive, by then or at all. Not one that has been silent for rounds, or that has
+        never been as fast as it would have to be."""
         heard_of = self.round - EXPECTED_FOR_ROUNDS
         expected = (rank for rank in self.open.can if self.members.by_rank[rank].last_round >= heard_of)
         return any(until_ns is None or self.pace.may_be_here(rank, until_ns) for rank in expected)
@@ -336,12 +337,12 @@ class Ledger(LedgerView):
         self.published.follow(member)
 
     def _count_needed(self) -> None:
-        """A rank that contributed and then finished still counts among those the quorum is taken of."""
+        """The quorum is taken of all unfinished ranks, and of those that finished after contributing to this round."""
         if self.rules.is_count:
             self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
 
     def _note_quorum(self, now_ns: int) -> int:
-        """Returns when it was met."""
+        """Notes that the quorum is met, and returns since when."""
         if self.met_ns is not None:
             return self.met_ns
         self.met_ns = now_ns
@@ -363,8 +364,8 @@ class Ledger(LedgerView):
                 self.members.tallies[left.rank].dropped += left.pieces
 
     def _weighed(self, sealed: Round) -> Round:
-        """With the weight of each contribution, and its length. Rounds complete in order, so what each rank is owed is
-        known."""
+        """Adds the weight of each contribution and the length of the step. Rounds complete in order, so it is known by
+        now what each rank is owed."""
         weighed = sealed._replace(weights=self.discount.weights(sealed))
         return weighed._replace(stride=self.usual_size.stride(weighed), ahead=self.lateness.ahead)
 
@@ -397,7 +398,7 @@ class Ledger(LedgerView):
         if not waiting or any(m.state != SYNCING for m in waiting):
             return
         self.round = self.sync.complete(self.round, [m.rank for m in waiting])
-        if self.sync.resumed:  # another numbering, and everybody adopts a new snapshot
+        if self.sync.resumed:  # rounds are renumbered, and all ranks adopt a new snapshot
             self.results.begin_anew(self.round)
             for snapshots in self.snapshots_at:
                 snapshots.begin_anew()
@@ -410,8 +411,8 @@ class Ledger(LedgerView):
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def to_state(self, covered: int = 0, **instead: Any) -> dict[str, Any]:
-        """The state as plain values: what a snapshot carries for ranks that cannot read the whole log. Of results that
-        a snapshot of version `covered` makes unnecessary, only the places."""
+        """The state as plain values: what a snapshot carries for ranks that cannot read the whole log. Results that a
+        snapshot of version `covered` makes unnecessary are reduced to their places."""
         return super().to_state(results=self.results.from_version(covered), **instead)
 
     @classmethod

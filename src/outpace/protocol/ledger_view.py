@@ -1,7 +1,7 @@
-"""What a ledger shows: the state after some prefix of the log, and the questions that can be put to it.
+"""The state of a ledger after some prefix of the log, and all questions that can be asked of it.
 
-Owns the parts that a ledger is made of, and changes none of them: that is `ledger.py`, event by event. One of these
-parts is defined here: where snapshots lie, and who may write one. Knows nothing of what they contain.
+Holds the parts of a ledger, and changes none of them: `ledger.py` does, event by event. One part is defined here: where
+snapshots lie, and who may write one.
 """
 
 from __future__ import annotations
@@ -17,33 +17,34 @@ from outpace.protocol.round import Contribution, Discount, Lateness, Results, Ro
 from outpace.protocol.rules import Rules
 from outpace.protocol.state import Part
 
-_NO_RANK = -1  # whoever copies a snapshot from another host has no claim
-_NOBODY = -1  # no incarnation: a claim that can be given up, but not completed
+_NO_RANK = -1  # stands for the agent that copies a snapshot from another host, which needs no claim
+_NOBODY = -1  # not an incarnation: a claim that can be given up, but not completed
 NOWHERE = -1  #: the buffer of a snapshot that nobody needed any more
 
 
 class SnapshotPlace(NamedTuple):
-    """A complete snapshot: where, of which version, and the log position whose ledger it carries."""
+    """A complete snapshot: its buffer, its version, and the log position of the ledger in it."""
 
-    buffer: int  #: NOWHERE if nobody needed it any more; its ledger is still there
+    buffer: int  #: NOWHERE if nobody needs it any more; only its ledger is left
     version: int
     position: int
 
 
 def snapshot_buffers(world: int) -> int:
-    """One for the latest snapshot, one for the latest base, and one for each rank that may be stopped while writing."""
+    """How many: one for the latest snapshot, one for the latest base, and one for each rank that may be stopped while
+    writing."""
     return world + 2
 
 
 class Snapshots(Part):
     """Where snapshots lie.
 
-    What is not trained, frozen parameters and buffers, is the *base*. Only who begins needs it, so a snapshot for ranks
-    that lag goes without. The latest base stays where it is, for those who begin when nobody is left to write another.
+    What is not trained, frozen parameters and buffers, is the *base*. Only starting ranks need it, so snapshots for
+    lagging ranks omit it. The latest base is kept for ranks that start when nobody is left to write another.
     """
 
     latest: SnapshotPlace | None
-    base: SnapshotPlace | None  #: the latest that has one; of its weights nothing may be left
+    base: SnapshotPlace | None  #: the latest snapshot with a base; its weights may be gone
     claims: dict[int, tuple[int, int]]  # buffer -> (rank, incarnation) writing it
     joined: set[int]  #: ranks that have joined since that base was written
 
@@ -53,7 +54,7 @@ class Snapshots(Part):
 
     @property
     def is_without_base(self) -> bool:
-        """Whether who begins from the latest snapshot takes the base from an older one."""
+        """Whether the latest snapshot has no base, so that starting ranks take an older one's."""
         if self.latest is None or self.latest.buffer == NOWHERE:
             return False
         return self.base is None or self.base.version < self.latest.version
@@ -74,10 +75,10 @@ class Snapshots(Part):
         return next(buffer for buffer in range(self.buffers) if self.free(buffer, rank))
 
     def claim(self, buffer: int, rank: int, incarnation: int, latest_is_spent: bool = False) -> bool:
-        """Gives the buffer to the rank, if free. A rank that claims again has given up what it wrote before.
+        """Gives the buffer to the rank, if free. A second claim gives up what the rank was writing before.
 
-        One whose snapshot is spent is emptied by whoever claims it, except of the latest base. A number that no buffer
-        has ends a claim.
+        Claiming the buffer of a spent snapshot empties it, except for the latest base. A number beyond the last buffer
+        only ends the previous claim.
         """
         is_kept = self._is_kept(buffer) and not latest_is_spent
         if buffer < self.buffers and (is_kept or not self._is_for(rank, buffer)):
@@ -92,11 +93,11 @@ class Snapshots(Part):
     def complete(
         self, place: SnapshotPlace, rank: int, incarnation: int, has_base: bool = True, is_wanted: bool = False
     ) -> bool:
-        """Makes the claimed buffer the latest snapshot, unless one of that version is there or a newer one.
+        """Makes the claimed buffer the latest snapshot, unless there is one of that version or a newer one already.
 
-        The first of a version stays: two ranks may have begun to write what all start from, and their weights differ.
-        One that another host waits for takes its place, and one of weights that were loaded before anybody trained. If
-        the first has no base, that of the second goes with it.
+        The first of a version stays, because two ranks may have written what all start from, with different weights.
+        It is replaced by one that another host waits for (`is_wanted`), or one of weights loaded before training. If
+        the first has no base, it is used with the second's.
         """
         if self.claims.get(place.buffer) != (rank, incarnation):
             return False
@@ -117,22 +118,22 @@ class Snapshots(Part):
         return -1 if self.latest is None else self.latest.version
 
     def receive(self, place: SnapshotPlace) -> None:
-        """Another host's snapshot, with its base, was copied here, into a buffer that is free for it."""
+        """Another host's snapshot, with its base, was copied into a free buffer here."""
         self.latest = self.base = place._replace(buffer=self.free_buffer(_NO_RANK))
         self.joined.clear()
 
     def begin_anew(self) -> None:
-        """Rounds are renumbered: what is being written belongs to the old numbers. Writers keep their buffers."""
+        """Rounds are renumbered. Snapshots being written keep their buffers, but have old numbers and will not count."""
         self.latest = self.base = None
         self.claims = {buffer: (rank, _NOBODY) for buffer, (rank, _) in self.claims.items()}
 
     def join(self, rank: int) -> None:
-        """A new life of that rank begins, and writes nothing yet."""
+        """The rank starts, and is not writing anything."""
         self.release(rank)
         self.joined.add(rank)
 
     def release(self, rank: int) -> None:
-        """Ends the rank's claim: it is gone, or claims anew."""
+        """Ends the rank's claim."""
         self.claims = {b: owner for b, owner in self.claims.items() if owner[0] != rank}
 
 
@@ -147,7 +148,7 @@ class LedgerView(Part):
     patient_until_ns: int | None  #: when the open round goes ahead without its quorum
     reducing: Round | None  #: sealed, its result not yet complete
     results: Results
-    hyper_step: int  #: own steps of the rank whose hyper-parameters were used last
+    hyper_step: int  #: steps of the rank whose hyper-parameters were used last
     discount: Discount
     usual_size: UsualSize
     lateness: Lateness
@@ -156,13 +157,13 @@ class LedgerView(Part):
     snapshots_at: list[Snapshots]  #: by host
     published: Published
     pool: Pool
-    told: dict[int, dict[tuple[int, int], float]]  #: rank -> (its step, index) -> a number it told all
-    started: bool  #: every rank of the world has joined once; no round before that
-    over: bool  #: where dead ranks are started again: all have finished, and nobody may join any more
+    told: dict[int, dict[tuple[int, int], float]]  #: rank -> (its step, index) -> a number it sent to all
+    started: bool  #: every rank has joined once; there are no rounds before that
+    over: bool  #: if dead ranks are restarted: all have finished, and nobody may join any more
 
     def __init__(self, rules: Rules, host: int = 0) -> None:
         self.rules = rules
-        self.host = host  #: whose snapshots are meant by `snapshots`; changes nothing else
+        self.host = host  #: whose snapshots `snapshots` means; has no other effect
         self.members, self.hosts, self.sync = Members(), Hosts(rules), Synchronisation()
         self.pace, self.choice = Pace(rules.needs_pace), QuorumChoice(rules.quorum == "auto", rules.usual_lag)
         self.round, self.open, self.reducing = 0, OpenRound(rules.rows), None
@@ -174,7 +175,7 @@ class LedgerView(Part):
         self.published = Published(rules, self.members, self.pace)
         self.pool = Pool(self.hosts.count)
         self.started = self.over = False
-        self._needed = 0  # arrivals that make the quorum, where it is a plain count; 0 asks at each one
+        self._needed = 0  # how many arrivals make the quorum if it is a plain count; 0 to check at each arrival
         self._observes = rules.needs_pace
         self._news = 0
 
@@ -192,21 +193,21 @@ class LedgerView(Part):
 
     @property
     def snapshots(self) -> Snapshots:
-        """Those in the memory of this ledger's host."""
+        """The snapshots in the memory of this ledger's host."""
         return self.snapshots_at[self.host]
 
     def has_result(self, number: int) -> bool:
-        """Whether the result of a complete round lies in the memory of this ledger's host. While the others do without
-        that host, what they complete does not."""
+        """Whether a complete round's result lies in the memory of this ledger's host. Not if the others completed it
+        after giving that host up."""
         return self.host in self.hosts.living and number >= self.hosts.begins.get(self.host, 0)
 
     def without_snapshot(self) -> list[int]:
-        """Hosts that the next snapshot is sent to: they have none from which a rank can go on. Either it is from before
-        they were given up, or a rank there cannot go on and nobody there has written one for it."""
+        """Hosts that the next snapshot is sent to: theirs is from before they were given up, or too old for a lagging
+        rank there."""
         return [host for host in sorted(self.hosts.living) if self.lacks_snapshot(host)]
 
     def lacks_snapshot(self, host: int) -> bool:
-        """Whether a rank of that host can only go on with a later snapshot than the latest there."""
+        """Whether a rank of that host needs a later snapshot than the latest there to go on."""
         latest = self.snapshots_at[host].latest
         if latest is None or latest.version < self.hosts.begins.get(host, 0):
             return True
@@ -214,23 +215,23 @@ class LedgerView(Part):
         return not is_of_use and any(map(self.results.cannot_go_on, self.hosts.ranks[host]))
 
     def lacks_base(self, host: int) -> bool:
-        """Whether a rank of that host begins, and every base there is from before it joined."""
+        """Whether a rank of that host is starting and every base there is older than its joining."""
         return self.snapshots_at[host].is_without_base and self.somebody_begins(host)
 
     def somebody_begins(self, host: int) -> bool:
-        """Whether a rank has joined there since the latest base, and has not contributed yet."""
+        """Whether a rank there has joined since the latest base and has not contributed yet."""
         return not self.results.new.isdisjoint(self.snapshots_at[host].joined)
 
     def is_spent(self) -> bool:
-        """Whether nobody needs the latest snapshot any more: all have gone on beyond it, and who joins later needs a
-        newer one. Where there are several hosts, or no rounds, one is always kept."""
+        """Whether nobody needs the latest snapshot any more: all ranks are beyond it, and a rank that joins later needs
+        a newer one. With several hosts, or without rounds, one is always kept."""
         latest = self.snapshots.latest
         if latest is None or latest.buffer == NOWHERE or self.hosts.count > 1 or self.rules.publishes is not None:
             return False
         return not self.results.new and latest.version < min(self.results.least, self.results.oldest)
 
     def _leader(self, contributions: tuple[Contribution, ...]) -> Contribution | None:
-        """Whose hyper-parameters count: of those who wait, the one with the most own steps, never going back."""
+        """Whose hyper-parameters to use: of the ranks on time, the one with the most steps; never older ones."""
         leader, most, all_wait = None, self.hyper_step - 1, self.rules.late == "count"
         for contribution in contributions:
             if contribution.step > most and (all_wait or not contribution.late):
@@ -238,22 +239,22 @@ class LedgerView(Part):
         return leader
 
     def _covered(self) -> int:
-        """The version that a snapshot has on every host that has any."""
+        """The oldest of the hosts' latest snapshots: results before its version are covered on every host."""
         there = [self.snapshots_at[host].latest for host in self.hosts.living]
         return min((latest.version for latest in there if latest is not None), default=self.round)
 
     def least_version(self, host: int) -> int:
-        """Of a snapshot from which a rank of that host can go on, with the results that are kept there."""
+        """The oldest snapshot version from which that host's ranks can go on with the results kept there."""
         return max(self.hosts.begins.get(host, 0), self.results.oldest)
 
     @property
     def news(self) -> int:
-        """Grows with everything that a rank may wait for: not with an arrival, but with the end of its round."""
+        """Grows with everything that a rank may wait for: with the end of a round, but not with an arrival."""
         return self._news + self.published.changes
 
     @property
     def ended(self) -> bool:
-        """True when every rank has finished and nothing is pending. A dead one that is started again is awaited."""
+        """True when every rank has finished and nothing is pending. Waits for dead ranks if these are restarted."""
         return self.over if self.rules.restarts else self._nothing_is_left()
 
     def _nothing_is_left(self) -> bool:
@@ -266,7 +267,7 @@ class LedgerView(Part):
 
     @property
     def deadline_ns(self) -> int | None:
-        """When a waiter should seal the open round, or None while it is not known whether it will be waited for."""
+        """When a waiting rank should seal the open round; None while there is no such time."""
         if self.rules.publishes is not None:
             return self.published.deadline_ns
         if self.reducing is not None:
@@ -275,7 +276,7 @@ class LedgerView(Part):
 
     @property
     def sealable(self) -> int:
-        """The round, or the published iteration, that a seal would be about."""
+        """The round, or the published iteration, that a seal would apply to."""
         return self.round if self.rules.publishes is None else self.published.open
 
     def sealers(self) -> list[int]:
@@ -298,7 +299,7 @@ class LedgerView(Part):
         return [c for c in self.on_time + self.carried if c.rank == rank]
 
     def waits(self, contribution: Contribution) -> bool:
-        """Whether its rank waits for the round. A carried one's does not: that is how waiting is avoided."""
+        """Whether its rank waits for the round. A carried contribution's does not: that is how waiting is avoided."""
         return not contribution.late or self.rules.late == "count"
 
     @property
@@ -306,17 +307,17 @@ class LedgerView(Part):
         return self.results.completed
 
     def free_slots(self) -> list[int]:
-        """Slots that hold no result that is kept or being made."""
+        """Slots without a result that is kept or in reduction."""
         return list(self.results.free_slots(self.reducing))
 
     def awaited(self) -> list[int]:
-        """The ranks the open round, a synchronisation or the end still waits for."""
+        """The ranks that the open round, a synchronisation or the end is still waiting for."""
         if self.rules.restarts and self._nothing_is_left():
             return sorted(self.members.expected())
         return sorted(self.open.can or self.members.away)
 
     def is_waiting(self, rank: int, is_meeting: bool = False) -> bool:
-        """Whether this rank cannot go on before others do something; `is_meeting`, before all of them do."""
+        """Whether this rank waits for others here; with `is_meeting`, whether it waits for all of them."""
         member = self.members.by_rank.get(rank)
         if member is None or not member.alive or not self.started:
             return False

@@ -1,7 +1,7 @@
-"""Who takes part: in the training, in a synchronisation and in the open round. Owns the life of each rank as the log
-tells it, who may still come to the open round, which rows are taken, and whether its quorum is met. Seals nothing.
+"""Which ranks take part in the training, in a synchronisation and in the open round. Owns the state of each rank by the
+log, which ranks may still arrive in the open round, which rows are taken, and whether the quorum is met. Seals nothing.
 
-Every change costs no more than the contributions it is about, so that a thousand ranks can be followed.
+No change costs more than the contributions it concerns, so that it scales to thousands of ranks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from outpace.protocol.state import Part
 
 ACTIVE, AWAY, SYNCING, FINISHED = "active", "away", "syncing", "finished"
 
-MASK_BITS = 63  #: of a set of optimizers in a record; more of them in one process share bits
+MASK_BITS = 63  #: of a set of optimizers in an event; if a process has more, some share a bit
 
 
 @dataclass
@@ -27,11 +27,11 @@ class Tally:
     on_time: int = 0
     carried: int = 0  #: late, and included in a later round
     dropped: int = 0  #: recorded with a reason, never applied
-    late_by: Counter[int] = field(default_factory=Counter)  #: staleness of those that were late
+    late_by: Counter[int] = field(default_factory=Counter)  #: late ones by staleness
 
     @property
     def staleness(self) -> Counter[int]:
-        """Rounds between computing and applying, for all that were applied."""
+        """All that were applied, by the rounds between computing and applying."""
         return Counter({0: self.on_time} if self.on_time else {}) + self.late_by
 
 
@@ -45,24 +45,24 @@ class Member:
     alive: bool = True
     last_step: int = 0
     last_round: int = 0  #: the round that was open when it last arrived, or joined
-    has_ended: bool = False  #: it has finished, and its process ends of its own accord
+    has_ended: bool = False  #: it has finished, and its process ends normally
     away_in: int = -1  #: while it is away: the optimizer that it waits in
-    is_at_end: bool = False  #: while it is away: it waits there for all to finish
-    unfinished_elsewhere: int = 0  #: while it synchronises: its other optimizers that it has not finished
+    is_at_end: bool = False  #: while it is away: whether it waits there in `finish`
+    unfinished_elsewhere: int = 0  #: while it synchronises: its other unfinished optimizers, as a bit mask
 
     @property
     def counts(self) -> bool:
-        """Living, or finished: what `min_ranks` and the divisor `world` count."""
+        """Alive or finished: what `min_ranks` and the divisor `world` count."""
         return self.alive or self.state == FINISHED
 
     @property
     def is_expected(self) -> bool:
-        """It has not finished, or was killed before it knew that all have: it will come back."""
+        """Whether it comes back if it dies: it has not finished, or was killed before it knew that all have."""
         return self.state != FINISHED or not (self.alive or self.has_ended)
 
     @property
     def unfinished(self) -> bool:
-        """Living and not finished: what the quorum is taken of, and whom `synchronize` waits for."""
+        """Alive and not finished: the ranks that the quorum is taken of and `synchronize` waits for."""
         return self.alive and self.state != FINISHED
 
 
@@ -72,11 +72,11 @@ class Members(Part):
 
     def __init__(self) -> None:
         self.by_rank, self.tallies = {}, {}
-        self.counted: set[int] = set()  #: ranks living or finished
+        self.counted: set[int] = set()  #: ranks alive or finished
         self.away: set[int] = set()  #: ranks that wait in another of their optimizers
 
     def join(self, rank: int, incarnation: int, round_: int) -> bool:
-        """Takes in a rank. False for an incarnation that is not newer than the one known."""
+        """Adds a rank. False if this incarnation is not newer than the known one."""
         known = self.by_rank.get(rank)
         if known is not None and incarnation <= known.incarnation:
             return False
@@ -94,7 +94,7 @@ class Members(Part):
         return [m for m in self.by_rank.values() if m.unfinished]
 
     def expected(self) -> list[int]:
-        """Ranks that have not finished, or were killed before they knew that all have: these will come back."""
+        """Ranks that come back if they die."""
         return [m.rank for m in self.by_rank.values() if m.is_expected]
 
     def follow(self, member: Member) -> None:
@@ -108,8 +108,8 @@ class Members(Part):
             self.away.discard(member.rank)
 
     def all_to_meet(self) -> list[Member]:
-        """Whom a synchronisation waits for: all with data left, but not for who waits in another optimizer until one of
-        those who synchronise here finishes that."""
+        """The ranks that a synchronisation waits for: all with data left, except those that wait at the end of another
+        optimizer for a rank that synchronises here."""
         unfinished = self.unfinished()
         held_up = 0
         for member in unfinished:
@@ -118,7 +118,7 @@ class Members(Part):
         return [m for m in unfinished if not (m.state == AWAY and m.is_at_end and held_up >> m.away_in % MASK_BITS & 1)]
 
     def tally(self, result: Round) -> None:
-        """A round is complete: counts what became of each contribution in it. Refused ones were counted before."""
+        """Counts the outcome of each contribution to a complete round. Refused ones were counted before."""
         number, void, tallies = result.number, result.void, self.tallies
         for rank, _, _, version, _, _, _, _, pieces in result.contributions:
             tally = tallies[rank]
@@ -132,15 +132,15 @@ class Members(Part):
 
 
 class Synchronisation(Part):
-    """All ranks with data left wait for each other, and go on from one version. What the last one ended with."""
+    """All ranks with data left wait for each other, and continue from one version. Holds how the last one ended."""
 
     generation: int  #: synchronisations completed
-    version: int  #: the version the last one ended at
-    resumed_in: int  #: the last one that began anew from a checkpoint, counted from 1; 0 for none
-    ranks: tuple[int, ...]  #: who took part in the last one
-    steps: int  #: local steps of the rank that had made the most; all go on counting from there
-    source: int  #: the rank whose checkpoint is the furthest, the lowest of several: all begin from its replica
-    _most_steps: int  # of those who are in the next one
+    version: int  #: the version at the end of the last one
+    resumed_in: int  #: the last one that resumed from a checkpoint, counted from 1; 0 for none
+    ranks: tuple[int, ...]  #: those that took part in the last one
+    steps: int  #: the most local steps of any rank; all continue counting from there
+    source: int  #: the rank with the furthest checkpoint, the lowest of several: all adopt its replica
+    _most_steps: int  # of the ranks in the next one
     _resume: int  # one more than the round that the next one resumes from; 0 for none
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Synchronisation(Part):
         self.ranks = ()
 
     def enter(self, rank: int, resume: int, steps: int) -> None:
-        """A rank that enters brings a checkpoint of round `resume - 1`, or none with 0, and has made so many steps."""
+        """A rank enters, with a checkpoint of round `resume - 1`, or none if 0, after this many local steps."""
         if resume and resume >= self._resume:
             self.source = rank if resume > self._resume else min(rank, self.source)
             self._resume = resume
@@ -157,11 +157,11 @@ class Synchronisation(Part):
 
     @property
     def resumed(self) -> bool:
-        """Whether the last one began anew from a checkpoint."""
+        """Whether the last one resumed from a checkpoint."""
         return 0 < self.resumed_in == self.generation
 
     def complete(self, round_: int, ranks: Sequence[int]) -> int:
-        """All have arrived. Returns the round to go on with: a checkpoint's, if that is further."""
+        """All have arrived. Returns the round to continue with: a checkpoint's, if that is further."""
         self.generation += 1
         if self._resume:
             self.resumed_in = self.generation
@@ -173,22 +173,22 @@ class Synchronisation(Part):
 
 
 class OpenRound(Part):
-    on_time: list[Contribution]  #: count towards the quorum
-    carried: list[Contribution]  #: included, but do not count towards the quorum: late ones, and parts
-    rows: set[tuple[int, int]]  #: (rank, row) of contributions that no complete round includes
+    on_time: list[Contribution]  #: those that count toward the quorum
+    carried: list[Contribution]  #: late ones and parts: included, but not counted toward the quorum
+    rows: set[tuple[int, int]]  #: (rank, row) of all contributions that are in no complete round yet
 
     def __init__(self, rows: int = 2) -> None:
         self._rows = range(rows)  # of each rank
         self.on_time, self.carried, self.rows = [], [], set()
         self.unfinished: set[int] = set()  #: ranks the quorum is taken of
-        self.present: set[int] = set()  #: ranks on time; one restarted within the round counts once
-        self.can: set[int] = set()  #: ranks that may still join it on time
-        self.samples = 0.0  #: finished ones, of all that is on time
-        self.planned = 0.0  #: what the rank that plans most wants to finish
+        self.present: set[int] = set()  #: ranks on time; one that was restarted within the round counts once
+        self.can: set[int] = set()  #: ranks that may still arrive on time
+        self.samples = 0.0  #: finished samples of all that is not late
+        self.planned = 0.0  #: the most samples that any rank planned
         self._here: set[tuple[int, int]] = set()  # (rank, incarnation) of those on time
-        self._active: dict[int, int] = {}  # rank -> incarnation of those who are not in `synchronize`
-        self._parts: dict[tuple[int, int], Contribution] = {}  # of those carried, by (rank, incarnation)
-        self._initiator: int | None = None  # drawn once for as long as the candidates stay the same
+        self._active: dict[int, int] = {}  # rank -> incarnation of those that can contribute now
+        self._parts: dict[tuple[int, int], Contribution] = {}  # carried parts, by (rank, incarnation)
+        self._initiator: int | None = None  # drawn once as long as the candidates stay the same
 
     @property
     def is_empty(self) -> bool:
@@ -196,18 +196,18 @@ class OpenRound(Part):
 
     @property
     def everybody_is_here(self) -> bool:
-        """Whether nobody can come who is not here."""
+        """Whether no other rank can arrive on time."""
         return self.can <= self.present
 
     def free_row(self, rank: int) -> int | None:
-        """A row this rank may write. Row 0 where possible: others are touched only while something is pending."""
+        """A row this rank may write. Row 0 if possible, so that others are used only while something is pending."""
         for row in self._rows:
             if (rank, row) not in self.rows:
                 return row
         return None
 
     def initiator(self, seed: int) -> int:
-        """The paper's majority: a rank drawn from a shared seed; the round is sealed when it arrives."""
+        """The paper's majority: a rank drawn by a shared seed, whose arrival seals the round."""
         if self._initiator is None:
             self._initiator = random.Random(seed).choice(sorted(self.present | self.can))
         return self._initiator
@@ -216,14 +216,14 @@ class OpenRound(Part):
         return self._parts.get((rank, incarnation))
 
     def add_to(self, part: Contribution) -> None:
-        """Another contribution is about to be added that includes this one."""
+        """Removes a part: the contribution that is about to be added includes it."""
         del self._parts[part.rank, part.incarnation]
         self.carried.remove(part)
         self.rows.discard((part.rank, part.row))
         self.samples -= part.samples
 
     def add(self, contribution: Contribution) -> None:
-        """Takes in one that counts towards the quorum."""
+        """Adds a contribution that counts toward the quorum."""
         rank, incarnation, _, _, samples, row, late, planned, _ = contribution
         self.on_time.append(contribution)
         self.rows.add((rank, row))
@@ -234,7 +234,7 @@ class OpenRound(Part):
             self._count(samples, planned)
 
     def carry(self, contribution: Contribution, is_part: bool = False) -> None:
-        """Takes in one that does not count towards the quorum. One that is a part may be added to."""
+        """Adds a contribution that does not count toward the quorum. With `is_part`, another may be added to it."""
         rank = contribution.rank
         self.carried.append(contribution)
         self.rows.add((rank, contribution.row))
@@ -250,7 +250,7 @@ class OpenRound(Part):
             self.planned = planned
 
     def first(self) -> tuple[Contribution, ...]:
-        """Takes out what came first of those that count; the others stay for the next rounds."""
+        """Takes out the first contribution that counts; the others stay for the next rounds."""
         first = self.on_time.pop(0)
         self._here.discard((first.rank, first.incarnation))
         self.present = {rank for rank, _ in self._here}
@@ -273,7 +273,7 @@ class OpenRound(Part):
         self._look_at(contribution.rank)
 
     def close(self) -> tuple[Contribution, ...]:
-        """Freezes the set, in an order that depends on nothing else, and opens the next round."""
+        """Opens the next round, and returns this one's contributions, in an order that depends only on the set."""
         frozen = tuple(sorted(self.on_time + self.carried))
         came = self.present
         self.on_time, self.carried = [], []
@@ -281,12 +281,12 @@ class OpenRound(Part):
         self._parts = {}
         self.samples = self.planned = 0.0
         self._initiator = None
-        for rank in came:  # whether the others can come depends on their rows alone, and those are as they were
+        for rank in came:  # whether other ranks can arrive depends on their rows alone, which have not changed
             self._look_at(rank)
         return frozen
 
     def free(self, contributions: Iterable[Contribution]) -> None:
-        """The round of these is complete: their rows may be written again."""
+        """Frees the rows of a complete round's contributions."""
         rows, can = self.rows, self.can
         for rank, _, _, _, _, row, _, _, _ in contributions:
             rows.discard((rank, row))
@@ -304,7 +304,7 @@ class OpenRound(Part):
         self._look_at(rank)
 
     def _look_at(self, rank: int) -> None:
-        """Whether this rank may still be on time. One with no free row cannot: awaiting it would be a deadlock."""
+        """Updates whether this rank may still be on time. Not without a free row: waiting for it would deadlock."""
         self._initiator = None
         incarnation = self._active.get(rank)
         if incarnation is None or (rank, incarnation) in self._here or self.free_row(rank) is None:
@@ -313,7 +313,7 @@ class OpenRound(Part):
             self.can.add(rank)
 
     def _restore_what_follows(self) -> None:
-        """All but what depends on the members: see `follow`."""
+        """Rebuilds everything but what depends on the members, which `follow` does."""
         self._here = {(c.rank, c.incarnation) for c in self.on_time}
         self.present = {c.rank for c in self.on_time}
         self._parts = {(c.rank, c.incarnation): c for c in self.carried if not c.late}
@@ -323,9 +323,9 @@ class OpenRound(Part):
 
 
 def quorum_is_met(rules: Rules, number: int, open_round: OpenRound, enough: int) -> bool:
-    """Whether enough are on time for the open round; more than can come are never asked for.
+    """Whether enough ranks are on time. If no more can arrive, those that are there suffice.
 
-    number: of the open round. enough: arrivals that make the quorum, where it is a plain count or chosen.
+    number: of the open round. enough: how many arrivals make the quorum, if it is a plain count or chosen.
     """
     if rules.is_count:
         here = len(open_round.present)

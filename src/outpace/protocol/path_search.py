@@ -1,8 +1,8 @@
-"""Path search: when enough neighbours have finished that information spreads further. Owns the growing subgraph.
+"""Path search: decides when the ranks that wait should average, so that information spreads. Owns the growing subgraph.
 
-Xiong, Yan, Wang, Li: "DSGD-AAU", arXiv 2306.06559. Those who have finished wait until a link between two of them joins
-parts of the graph that were not joined yet. Then all who wait average; once everything is joined the search begins
-anew. So a fast rank waits for enough neighbours to make progress, never for a particular slow one.
+Xiong, Yan, Wang, Li: "DSGD-AAU", arXiv 2306.06559. Ranks that have finished a step wait until an edge between two of
+them connects parts of the graph that were not connected yet. Then all waiting ranks average. Once everything is
+connected, the search starts over. So a fast rank waits for some neighbours, but never for a particular slow one.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from outpace.protocol.state import Part
 
 
 class PathSearch(Part):
-    """Who waits, and which parts of the graph are joined by the averages so far.
+    """Which ranks wait, and which parts of the graph the averages so far have connected.
 
     >>> search = PathSearch(3, ((0, 1), (1, 2)))
     >>> search.arrive(0), search.arrive(2), search.arrive(1)  # 0 and 2 are no neighbours
@@ -35,7 +35,7 @@ class PathSearch(Part):
         self._part = list(range(len(self._neighbours)))
 
     def arrive(self, rank: int) -> bool:
-        """This rank has finished and waits. True if that joins two parts."""
+        """This rank has finished a step and waits. True if that connects two parts."""
         self._waiting.add(rank)
         part = self._part
         return any(part[other] != part[rank] for other in self._neighbours[rank] if other in self._waiting)
@@ -47,7 +47,7 @@ class PathSearch(Part):
         self._waiting.discard(rank)
 
     def close(self) -> list[int]:
-        """Ends the wait of all who wait, and joins the parts their links join."""
+        """Ends the wait of all waiting ranks, connects their parts, and returns them."""
         members = sorted(self._waiting)
         for rank in members:
             for other in self._neighbours[rank]:

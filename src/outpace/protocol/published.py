@@ -1,8 +1,8 @@
-"""Published weights: whose lie where, what is frozen for all, and which rows may be written.
+"""Published weights: in which row each rank's lie, what is frozen for all, and which rows may be written.
 
-Owns the rows of averaging strategies. Each rank has a few of its own: one is current, the others are spare and are
-written in turn. A publication takes effect only if nobody changed the rank's weights meanwhile, so that two ranks can
-swap without a lock. Like the ledger it belongs to, it is a pure fold: two that read the same log are equal.
+Owns the rows of averaging strategies. Each rank has a few: one is current, the others are spare and are written in
+turn. A publication takes effect only if nobody changed the rank's weights meanwhile, so that two ranks can swap without
+a lock. Like the ledger it belongs to, it is a pure fold: two that read the same log are equal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from outpace.protocol.state import Part
 
 NOTHING = -1  #: an iteration before the first
 FROZEN_KEPT = 2  #: frozen iterations whose rows are remembered
-EVERYBODY = -1  #: stands among the changed ranks when everybody has read the last barrier
+EVERYBODY = -1  #: in place of a changed rank: all have read the last barrier
 
 
 class Publication(NamedTuple):
@@ -32,15 +32,15 @@ class Publication(NamedTuple):
 
 @dataclass(eq=False)
 class Frozen:
-    """What was current of each member when an iteration was frozen."""
+    """The current publications at the time an iteration was frozen."""
 
     number: int
     publications: dict[int, Publication]
-    stamp: int = -1  #: `Published.stamp` of that time
-    _among: dict[Sequence[int], list[Publication]] = field(default_factory=dict, init=False)  # found once for all
+    stamp: int = -1  #: `Published.stamp` at that time
+    _among: dict[Sequence[int], list[Publication]] = field(default_factory=dict, init=False)  # cache for all ranks
 
     def has(self, rank: int, iteration: int) -> bool:
-        """Whether this rank is in it with that iteration, and not with an older one."""
+        """Whether it holds this rank's publication of that iteration, and not of an older one."""
         mine = self.publications.get(rank)
         return mine is not None and mine.iteration == iteration
 
@@ -56,17 +56,17 @@ class Frozen:
 class Shelf:
     spares: list[int]
     current: Publication | None = None
-    generation: int = 0  #: changes of what is current, by its own rank or by another's swap
+    generation: int = 0  #: how often `current` was changed, by its own rank or by another's swap
     count: int = 0  #: publications so far
-    first: int = 0  #: the iteration it takes part from
-    read: int = NOTHING  #: it needs nothing more that was published up to here
-    mixed: int = NOTHING  #: with paths, its last publication that was frozen
+    first: int = 0  #: the iteration from which it takes part
+    read: int = NOTHING  #: it has read everything it needs up to this iteration
+    mixed: int = NOTHING  #: with path search, its last publication that was frozen
     iteration: int = NOTHING  #: of its last publication
-    life: int = 0  #: the incarnation that takes part, or did
+    life: int = 0  #: the incarnation that takes part, or did last
     is_away: bool = False  #: it waits in another of its optimizers
-    kept: dict[int, Publication] = field(default_factory=dict)  #: the last ones, by iteration
+    kept: dict[int, Publication] = field(default_factory=dict)  #: its last publications by iteration
     stamp: int = 0  #: `Published.stamp` after its last publication
-    stamp_before: int = 0  #: and after the one before
+    stamp_before: int = 0  #: and after the previous one
 
     def put(self, rank: int, iteration: int) -> None:
         row = self.spares.pop(0)
@@ -80,39 +80,39 @@ class Shelf:
             del self.kept[next(iter(self.kept))]
 
     def clear(self) -> None:
-        """Nothing is current; that row is written last."""
+        """Makes nothing current; the row goes to the end of the spares."""
         if self.current is not None:
             self.spares.append(self.current.row)
             self.current = None
 
 
 class Barrier(Part):
-    """Iterations in which all wait for all, and whose rows nobody writes again before all have read them."""
+    """Iterations in which all ranks wait for each other, and keep their rows until all have read them."""
 
     number: int
-    unread: set[int]  #: who was in it and has not read it yet
+    unread: set[int]  #: ranks that were in it and have not read it yet
     _rows: dict[int, int]  # by rank
 
     def __init__(self, every: int) -> None:
-        self._every = every  # so many iterations; 0: never
+        self._every = every  # iterations; 0 for never
         self.number, self.unread, self._rows = NOTHING, set(), {}
 
     def is_at(self, iteration: int) -> bool:
         return self._every > 0 and (iteration + 1) % self._every == 0
 
     def holds(self, rank: int, row: int) -> bool:
-        """Whether a rank must not write this row of its own yet: somebody has to read it."""
+        """Whether a rank must not write this row of its own yet, because somebody still has to read it."""
         return bool(self.unread) and self._rows.get(rank) == row
 
     def begin(self, frozen: Frozen) -> None:
-        """All have arrived. So all have read the one before."""
+        """All have arrived, and so have read the previous one."""
         places = frozen.publications.values()
         self.number = frozen.number
         self.unread = {place.rank for place in places if place.iteration == frozen.number}
         self._rows = {place.rank: place.row for place in places}
 
     def has_read(self, rank: int) -> bool:
-        """A rank has read it, or never will. True if it was the last one."""
+        """A rank has read it, or never will. True if it was the last one missing."""
         if rank not in self.unread:
             return False
         self.unread.discard(rank)
@@ -122,16 +122,16 @@ class Barrier(Part):
 class Published(Part):
     shelves: dict[int, Shelf]
     frozen: dict[int, Frozen]  #: the last ones, by number
-    furthest: int  #: the furthest iteration that anybody has published
-    open: int  #: the iteration that is not frozen yet; with paths, the next number
+    furthest: int  #: the furthest iteration that any rank has published
+    open: int  #: the iteration that is not frozen yet; with path search, the next number
     stamp: int  #: publications of all ranks so far
-    fresh: list[int]  #: who has published the open iteration, in order
-    deadline_ns: int | None  #: when a waiter should freeze the open iteration
+    fresh: list[int]  #: ranks that have published the open iteration, in order
+    deadline_ns: int | None  #: when a waiting rank should freeze the open iteration
     _taking_part: set[int]
-    _missing: set[int]  # who takes part and has not published the open iteration
+    _missing: set[int]  # ranks that take part and have not published the open iteration
     _barrier: Barrier
-    _twice: int  # somebody has published twice since the stamp was below this
-    _met: int  # the iteration that all went on from when they last met
+    _twice: int  # from this stamp on, no rank has published twice
+    _met: int  # the iteration from which all continued after the last synchronisation
     _paths: PathSearch
 
     def __init__(self, rules: Rules, members: Members, pace: Pace) -> None:
@@ -143,16 +143,16 @@ class Published(Part):
         self._taking_part, self._missing = set(), set()
         self._barrier = Barrier(publishing.sync_every)
         self._paths = PathSearch(rules.world, publishing.edges)
-        self.changed: list[int] = []  #: ranks whose state changed with the last event, while `collects`
+        self.changed: list[int] = []  #: ranks whose state changed with the last event, if `collects`
         self.collects = False
-        self.changes = 0  #: how often anything changed that somebody may wait for
+        self.changes = 0  #: how often anything changed that a rank may wait for
         self._publishing = publishing
         self._grace = rules.grace
         self._staleness = rules.max_staleness
         self._first_mean = publishing.rows * rules.world
         self._members = members
         self._pace = pace
-        self._there: list[Publication | None] = [None] * rules.world  # what is current and not too old
+        self._there: list[Publication | None] = [None] * rules.world  # by rank, what is current and not too old
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
@@ -160,52 +160,52 @@ class Published(Part):
         return self.shelves[rank].spares[0]
 
     def of(self, rank: int, iteration: int) -> Publication | None:
-        """What this rank published at an iteration, while it is remembered."""
+        """What this rank published at an iteration, as long as it is remembered."""
         return self.shelves[rank].kept.get(iteration)
 
     def is_settled(self, rank: int, iteration: int) -> bool:
-        """Whether nobody need wait for what this rank publishes at an iteration: it is there, or will not come."""
+        """Whether this rank has published the iteration, or never will."""
         shelf = self.shelves.get(rank)
         return shelf is None or rank not in self._taking_part or shelf.first > iteration or shelf.iteration >= iteration
 
     def has_read_all(self, rank: int, iteration: int) -> bool:
-        """Whether this rank needs nothing any more that was published up to an iteration."""
+        """Whether this rank has read everything it needs up to an iteration."""
         shelf = self.shelves.get(rank)
         gone = shelf is None or rank not in self._taking_part
         return gone or shelf is None or shelf.first > iteration or shelf.read >= iteration
 
     def is_whole(self, publication: Publication) -> bool:
-        """Whether its row is not yet being written again, for readers whom nobody waits for."""
+        """Whether its row is not being overwritten yet. For readers that writers do not wait for."""
         return self.shelves[publication.rank].count - publication.serial < self._publishing.rows - 1
 
     def are_whole(self, ranks: Iterable[int], stamp: int) -> bool:
-        """The same for all that was current of these ranks at some stamp: none of them has published twice since. No
-        need to look at each while nobody at all has, which would cost every rank the size of the world."""
+        """Whether everything that was current of these ranks at a stamp is: none of them has published twice since.
+        Checks each rank only if any has, so that the cost does not grow with the world."""
         shelves = self.shelves
         return stamp >= self._twice or all(shelves[rank].stamp_before <= stamp for rank in ranks)
 
     def is_barrier(self, iteration: int) -> bool:
-        """Whether all wait for all in this iteration, and nobody writes its row again before all have read it."""
+        """Whether all ranks wait for each other in this iteration, and keep its rows until all have read them."""
         return self._barrier.is_at(iteration)
 
     def may_write(self, rank: int) -> bool:
-        """Whether all have read the barrier's publication that this rank's next row may still hold."""
+        """Whether all have read the barrier's publication, if this rank's next row holds it."""
         return not self._barrier.holds(rank, self.next_row(rank))
 
     def mean_row(self, number: int) -> int:
-        """Where a host has its group's mean of a frozen iteration, if agents make it."""
+        """The row for a host's group mean of a frozen iteration, if agents compute it."""
         return self._first_mean + (HOST_MEANS - 1 if self.is_barrier(number) else number % (HOST_MEANS - 1))
 
     def mean_rows(self) -> list[int]:
         return list(range(self._first_mean, self._first_mean + HOST_MEANS))
 
     def is_mean_of_use(self, number: int) -> bool:
-        """Whether who comes late may go on from a mean: it is not too old, and of after all last met."""
+        """Whether a late rank may continue from a mean: neither too old nor from before the last synchronisation."""
         return number >= self._met and not self._is_too_old(number)
 
     def frozen_for(self, rank: int, iteration: int) -> Frozen | None:
-        """The freeze that this rank's publication of an iteration is in, or the latest if it came too late for its own;
-        None while that is not frozen."""
+        """The freeze that contains this rank's publication of an iteration, or the latest if it came too late for that;
+        None while the iteration is not frozen."""
         if self._publishing.freeze == "path":
             found = self.frozen.get(self.shelves[rank].mixed)
             return found if found is not None and found.has(rank, iteration) else None
@@ -214,11 +214,11 @@ class Published(Part):
         return self.frozen.get(iteration) or self.frozen[max(self.frozen)]
 
     def taking_part(self, rank: int) -> bool:
-        """Whether this rank lives, has data left and is not in `synchronize`."""
+        """Whether this rank is alive, has data left and is not in `synchronize`."""
         return rank in self._taking_part
 
     def current(self, ranks: Iterable[int]) -> Iterator[Publication]:
-        """What is current of those of these ranks who take part, without what is too old."""
+        """The current publications of these ranks, as far as they take part, without those that are too old."""
         return filter(None, map(self._there.__getitem__, ranks))
 
     # -- folding ---------------------------------------------------------------------------------------------------
@@ -254,7 +254,7 @@ class Published(Part):
         self._paths.gone(rank)
 
     def _enter(self, member: Member) -> None:
-        """A rank begins, or begins again after a restart, a synchronisation or a wait elsewhere. It is not late."""
+        """A rank starts to take part, or does again after a restart, a synchronisation or a wait elsewhere."""
         rank, shelf = member.rank, self.shelves[member.rank]
         was_away = shelf.is_away and shelf.life == member.incarnation
         shelf.life = member.incarnation
@@ -262,18 +262,18 @@ class Published(Part):
         self._taking_part.add(rank)
         if shelf.first <= self.open:
             self._missing.add(rank)
-        if was_away:  # what it has published may have been changed by a swap that it has not read yet
+        if was_away:  # its publication may hold a swap that it has not read yet
             self._show(rank)
         else:
             self._withdraw(rank)
 
     def go_on_from(self, iteration: int) -> None:
-        """All ranks have synchronised, and count their iterations from here."""
+        """All ranks have synchronised, and continue from this iteration."""
         if self._publishing.freeze == "first":
             self.open = self._met = max(self.open, iteration)
 
     def _withdraw(self, rank: int) -> None:
-        """Nobody may average any more with what a rank has published."""
+        """Takes a rank's publication back: nobody may average with it any more."""
         shelf = self.shelves[rank]
         if shelf.current is not None:
             shelf.clear()
@@ -296,7 +296,7 @@ class Published(Part):
         return max(self.furthest + 1, self.open) if member.incarnation > 1 or was_away else 0
 
     def publish(self, rank: int, iteration: int, generation: int, now_ns: int) -> Outcome:
-        """A rank's next row holds its weights. No effect if another rank's swap changed them meanwhile."""
+        """Makes a rank's next row current. No effect if another rank's swap changed its weights meanwhile."""
         shelf = self.shelves[rank]
         if generation != shelf.generation:
             return ignored("its weights were changed meanwhile")
@@ -323,7 +323,7 @@ class Published(Part):
         return taken(f"rank {rank} has read everything up to iteration {iteration}")
 
     def swap(self, rank: int, peer: int, generation: int, peers_generation: int) -> Outcome:
-        """Both become what the rank wrote into its two next rows. No effect if either changed meanwhile."""
+        """Makes the rank's next two rows current, one for each. No effect if either rank changed meanwhile."""
         mine, theirs = self.shelves[rank], self.shelves.get(peer)
         if theirs is None or mine.current is None or theirs.current is None or peer not in self._taking_part:
             return ignored("the peer has published nothing, or has left")
@@ -349,7 +349,7 @@ class Published(Part):
         return taken(f"nobody averages with rank {rank} before it publishes again")
 
     def freeze_after_grace(self, iteration: int) -> Outcome:
-        """Grace is over: a rank that has not published the open iteration is in it with its last publication."""
+        """Grace is over: a rank that has not published the open iteration takes part with its last publication."""
         if iteration != self.open or self.deadline_ns is None:
             return ignored("that iteration is frozen, or nobody has published it")
         self._freeze(sorted(self._taking_part))
@@ -358,7 +358,7 @@ class Published(Part):
     # -- details ---------------------------------------------------------------------------------------------------
 
     def _activate(self, rank: int, iteration: int, now_ns: int) -> None:
-        """The first to publish an iteration activates it for all; grace begins."""
+        """The first rank to publish an iteration activates it for all; grace begins."""
         self.fresh.append(rank)
         if self.deadline_ns is not None or self.is_barrier(iteration):
             return
@@ -379,12 +379,12 @@ class Published(Part):
         self._show(rank)
 
     def _is_too_old(self, iteration: int) -> bool:
-        """Counted in iterations that were frozen since."""
+        """By the number of iterations frozen since."""
         most = self._publishing.max_age
         return most > 0 and self.open - iteration > most
 
     def _tally(self, rank: int, iteration: int) -> Outcome:
-        """Only where iterations freeze can anybody be late."""
+        """Counts a publication as on time, carried or dropped. None is late where iterations do not freeze."""
         tally = self._members.tallies[rank]
         lag = self.open - iteration if self._publishing.freeze == "first" else 0
         if lag <= 0:
@@ -431,7 +431,7 @@ class Published(Part):
         self._change(ranks)
 
     def _await_next(self, frozen: Frozen) -> None:
-        """Nobody has published what is open now; what was published too long ago is there no longer."""
+        """Notes which ranks are missing from the next iteration, and drops publications that are now too old."""
         shelves = self.shelves
         self._missing = {rank for rank in self._taking_part if shelves[rank].iteration <= frozen.number}
         for place in filter(None, self._there):
@@ -439,7 +439,7 @@ class Published(Part):
                 self._there[place[0]] = None
 
     def _forget_frozen(self) -> None:
-        """Keeps the last ones. A barrier is kept until all have read it."""
+        """Forgets all but the last ones. A barrier is kept until all have read it."""
         kept = FROZEN_KEPT * (len(self.shelves) if self._paths.edges else 1)
         oldest = [number for number in self.frozen if number != self._barrier.number or not self._barrier.unread]
         for number in oldest[: max(0, len(oldest) - kept)]:

@@ -1,4 +1,4 @@
-"""What a strategy asks of its rounds. Owns the names and the checks of every choice; decides nothing."""
+"""What a strategy chooses for its rounds. Owns the names and the checks of every choice; decides nothing."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ LATE_NAMES = ("carry", "count", "drop")
 REPAIR_NAMES = ("look-ahead", "discount", "none")
 NORMALISE_NAMES = ("world", "contributors", "samples", "finished", "planned", "sum")
 OF_SUMS = ("finished", "planned")  #: a row is the sum of its micro-batches' gradients, not their mean
-HOST_MEANS = 3  #: rows of a host for means of groups: two in turn, and one for those that all wait for
+HOST_MEANS = 3  #: rows of a host for group means: two used in turn, and one for barriers
 
 
 @dataclass(frozen=True)
 class Publishing:
     """How ranks publish weights, and when what is published is frozen for all.
 
-    rows: of each rank; the more, the longer a publication can be read.
-    freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, every
-        `sync_every`-th only when all have; "path": when it links parts of `edges` that were not linked yet.
-    edges: who reads what whom publishes, if nobody else does.
-    groups: an iteration is averaged in groups of about `group_size` ranks (None: about the square root of all), or by
-        all in every `all_every`-th. Between hosts, only sums of a host travel then, and only within its group.
-    max_age: of what is averaged, in iterations; 0 for any.
-    once: a publication is in the first iteration that freezes after it, and in no other: nobody is pulled back by what
-        a slow rank left long ago. Else a frozen iteration has what is current of everybody.
+    rows: of each rank; with more, a publication can be read for longer.
+    freeze: "" never; "first": an iteration freezes when the first rank has published it and grace is over, but every
+        `sync_every`-th only when all have; "path": when it connects parts of `edges` that were not connected yet.
+    edges: pairs of ranks that read each other's publications, if only these do.
+    groups: an iteration is averaged in groups of about `group_size` ranks (None: about the square root of all), and
+        every `all_every`-th by all ranks. Between hosts, only host sums travel then, and only within a group.
+    max_age: of a publication that is averaged, in iterations; 0 for any.
+    once: a publication takes part only in the first iteration that freezes after it, so that nobody is pulled back by
+        what a slow rank left long ago. Otherwise a frozen iteration has every rank's current publication.
     """
 
     rows: int = 3
@@ -57,18 +57,18 @@ class Rules:
     normalise: str = "world"
     grace: str | float = "auto"  #: seconds, or "auto" from the observed spread of arrivals
     min_ranks: int | None = None
-    restarts: bool = False  #: a rank that dies is started again, so that the end of training waits for it
-    #: against what late work does: compute ahead of the weights ("look-ahead"), let it weigh less ("discount"), "none"
+    restarts: bool = False  #: ranks that die are restarted, so the end of training waits for them
+    #: how to make up for late work: compute ahead of the weights ("look-ahead"), lower its weight ("discount"), "none"
     repair: str = "none"
     seed: int = 0
-    codec: str = "none"  #: how gradients are coded on their way
-    cumulative: bool = False  #: a rank may add to what it has given to the open round
-    #: finished samples a round needs: with quorum "work" so many, 0 for all planned; else a share of those
+    codec: str = "none"  #: compression of gradients
+    cumulative: bool = False  #: a rank may add to its contribution to the open round
+    #: finished samples a round needs: with quorum "work" their number, 0 for all planned; else a share of all planned
     work: float = 0.0
-    one_at_a_time: bool = False  #: a round takes in one contribution, and the others queue
+    one_at_a_time: bool = False  #: a round takes one contribution, and the others queue
     publishes: Publishing | None = None  #: weights are published for others to read
     hosts: tuple[int, ...] = ()  #: the host of each rank, numbered from 0; empty for one machine
-    strategy: str = ""  #: in words, for ranks to compare
+    strategy: str = ""  #: as text, for ranks to compare
 
     def __post_init__(self) -> None:
         _check(self.world >= 1, f"a world of {self.world} ranks cannot train")
@@ -106,24 +106,24 @@ class Rules:
 
     @cached_property
     def is_count(self) -> bool:
-        """Whether the quorum is a plain number of ranks, whatever they have done."""
+        """Whether the quorum is a plain number of ranks, however much each has done."""
         return self.work == 0 and self.quorum not in ("work", "majority-random")
 
     @cached_property
     def chooses(self) -> bool:
-        """Whether the quorum follows what arrivals teach: "auto", or where late work is repaired. A discount can repair
-        some of it; where more would be late, a round waits for more ranks."""
+        """Whether the quorum is chosen from observed arrivals: with "auto", and where late work is repaired. A repair
+        can make up for some late work; if more would be late, a round waits for more ranks."""
         is_repaired = self.discounts and self.late == "carry" and self.is_count and self.quorum != "full"
         return self.quorum == "auto" or (is_repaired and not (self.cumulative or self.one_at_a_time or self.publishes))
 
     @cached_property
     def averages_hosts(self) -> bool:
-        """Whether agents make the means of groups, from sums of hosts; else each rank reads the others' rows."""
+        """Whether agents compute group means from host sums; otherwise each rank reads the others' rows."""
         return self.publishes is not None and self.publishes.groups and len(set(self.hosts)) > 1
 
     @cached_property
     def neighbours(self) -> dict[int, set[int]]:
-        """By rank, who may read what it publishes without naming readers, where that is known: along `edges`."""
+        """For each rank, the ranks that may read its publications without being named: along `edges`."""
         found: dict[int, set[int]] = {}
         for pair in self.publishes.edges if self.publishes is not None else ():
             for one, other in (pair, reversed(pair)):
@@ -132,14 +132,14 @@ class Rules:
 
     @property
     def published_rows(self) -> int:
-        """Of all ranks, and of their host for means."""
+        """Rows of all ranks, and of their host for means."""
         if self.publishes is None:
             return 0
         return self.publishes.rows * self.world + (HOST_MEANS if self.averages_hosts else 0)
 
     @cached_property
     def least_ranks(self) -> int:
-        """How many ranks must live or have finished for rounds to go on."""
+        """How many ranks must be alive or finished for training to go on."""
         if self.min_ranks is not None:
             return self.min_ranks
         return 1 if self.restarts else needed(self.quorum, self.world)
@@ -151,18 +151,18 @@ class Rules:
 
     @property
     def rows(self) -> int:
-        """Of each rank: one to write while another is with the ledger, and one more where a late one may be there, too,
-        while the rank adds to what it has given to the open round."""
+        """Rows of each rank: one to write while the ledger holds another, and a third if a late one may be held while
+        the rank adds to its contribution to the open round."""
         return 3 if self.cumulative and self.late == "carry" else 2
 
     @cached_property
     def of_sums(self) -> bool:
-        """Whether rows are sums of micro-batches, divided only when the round is."""
+        """Whether rows are sums over micro-batches, not means."""
         return self.normalise in OF_SUMS
 
     @cached_property
     def discounts(self) -> bool:
-        """Whether late work weighs less. In a plain sum everything is as it was given."""
+        """Whether late work gets less weight. In a plain sum nothing is weighted."""
         return self.repair != "none" and self.normalise != "sum"
 
     @cached_property
@@ -171,22 +171,22 @@ class Rules:
 
     @cached_property
     def usual_lag(self) -> int:
-        """How late a contribution may be at full weight. Where a round takes one of equally fast ranks, the others come
-        before it; and looking ahead makes up for one round."""
+        """How late a contribution may be at full weight. If a round takes one contribution, those of equally fast ranks
+        are world - 1 rounds late; and looking ahead makes up for one round."""
         return (self.world - 1 if self.one_at_a_time else 0) + self.looks_ahead
 
     def too_late(self, lag: int) -> bool:
         return lag > 0 and (self.late == "drop" or lag > self.max_staleness)
 
     def counts(self, lag: int) -> bool:
-        """Whether a contribution so many rounds late counts towards the quorum, and its rank waits for the round."""
+        """Whether a contribution this many rounds late counts toward the quorum, and its rank waits for the round."""
         return lag == 0 or (self.late == "count" and lag <= self.max_staleness)
 
     def host_of(self, rank: int) -> int:
         return self.hosts[rank] if self.hosts else 0
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, so that ranks can compare their rules."""
+        """Plain values, for ranks to compare their rules."""
         values: dict[str, Any] = json.loads(json.dumps(write_fields(self)))  # lists, as they come from another rank
         return values
 
@@ -195,12 +195,12 @@ class Rules:
         return cls(**read_fields(cls, values))
 
 
-@lru_cache(typed=True)  # asked for in every round; 1 is one rank, 1.0 all of them
+@lru_cache(typed=True)  # called in every round; 1 is one rank, 1.0 all of them
 def needed(quorum: str | int | float, ranks: int) -> int:
-    """How many on-time arrivals make the quorum among so many ranks, for the quorums that are a count.
+    """How many on-time arrivals make the quorum among this many ranks, for quorums that are a count.
 
-    "auto" depends on what was observed: so many must be there before anybody is left behind by it. "majority-random"
-    is drawn; as a lower bound it counts as one.
+    "auto" depends on observed arrivals; this is the number below which it never goes. "majority-random" is drawn; as a
+    lower bound it counts as one.
     """
     if quorum in ("majority", "auto"):
         return max(1, -(-ranks // 2))

@@ -1,19 +1,18 @@
-"""The log that all hosts share: how what each host says gets into it once and in order, whoever stops, dies or returns.
+"""The log that all hosts share: how each host's events get into it once and in order, whichever host stops or returns.
 
 Every host has an inbox, which only grows. A *batch* is the next piece of one, and an *entry* of the log is a few
-batches, of one host or of several. Entries are numbered and written by compare-and-set, so that of two hosts that write
-the same number the first one wins and the other takes in what it found. Whoever writes number n has read all entries
-before n and knows how much of every inbox they have, so a batch that begins elsewhere is not written again.
+batches, of one host or of several. Entries are numbered and written by compare-and-set: if two hosts write the same
+number, the first one wins and the other reads what it wrote. The writer of entry n has read all entries before n, so it
+knows how much of every inbox they contain, and writes no batch twice.
 
-That alone makes the log right: any host may write at any time. One host writes for all only so that nobody races: the
-*leader*, the first host of the group. Batches go up a tree of hosts to it, and what it has written comes down the same
-tree, so that neither the store nor one host is asked by all. A host has one message to its parent under way at a time:
-what is said until that is in the log goes with the next. So the leader gets as many messages as it has children,
-however many hosts there are. If a batch is not in the log for a while, its host sends it to the leader directly, then
-to the next host in order, and may come to itself. Two leaders cost an attempt and lose nothing. Who gets no entry asks
-the store.
+That alone makes the log correct: any host may write at any time. Only to avoid races does one host write for all: the
+*leader*, the first host of the group. Batches go up a tree of hosts to it, and its entries come down the same tree, so
+that neither the store nor any host has to answer all others. A host has one message to its parent under way at a time;
+what it says meanwhile goes into the next. So the leader gets one message per child, however many hosts there are. If a
+batch does not get into the log for a while, its host sends it to the leader directly, then to the next host in order,
+and at last writes it itself. Two leaders cost an attempt and lose nothing. A host that gets no entry asks the store.
 
-Owns these decisions, as pure functions of what was read and of a clock that is an argument. Knows no store and no wire.
+Owns these decisions, as pure functions of what was read and of the time, an argument. Knows no store and no wire.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from typing import NamedTuple
 
 from outpace.protocol.hosts import Hosts
 
-FAN_OUT = 8  #: hosts that one host passes an entry on to
-RETURN_AFTER = 8  #: patiences after which a leader that did not answer is tried again
+FAN_OUT = 8  #: to how many hosts each host passes an entry on
+RETURN_AFTER = 8  #: patiences after which an unresponsive leader is tried again
 
 
 def children(root: int, place: int, count: int) -> list[int]:
-    """To which places of a group one passes on the entries that a root has written.
+    """The places of a group to which `place` passes on the entries written by `root`.
 
     >>> children(2, 2, 5), children(0, 1, 20)
     ([3, 4, 0, 1], [9, 10, 11, 12, 13, 14, 15, 16])
@@ -38,7 +37,7 @@ def children(root: int, place: int, count: int) -> list[int]:
 
 
 def parent(root: int, place: int, count: int) -> int:
-    """The place that one gets the entries of a root from.
+    """The place from which `place` gets the entries written by `root`.
 
     >>> [parent(0, place, 20) for place in (1, 8, 9, 19)]
     [0, 0, 1, 2]
@@ -59,14 +58,14 @@ class Batch(NamedTuple):
         return self.start + len(self.records)
 
     def beyond(self, position: int) -> Batch | None:
-        """What of it lies behind a position. None if that is nothing, or something before it is missing."""
+        """The rest of it after a position. None if there is none, or if something between is missing."""
         if not self.start <= position < self.end:
             return None
         return self._replace(start=position, records=self.records[position - self.start :])
 
 
 class Forward(NamedTuple):
-    """Another host is to write this, or to pass it on towards the leader."""
+    """To be sent to another host, for it to write or to pass on toward the leader."""
 
     host: int
     leader: int
@@ -74,20 +73,20 @@ class Forward(NamedTuple):
 
 
 class Write(NamedTuple):
-    """To be the next entry, if nobody else is first."""
+    """To be written as the next entry, unless another host is first."""
 
     batches: tuple[Batch, ...]
 
 
 class Route(NamedTuple):
-    """How to get something written: sent to one host, for another or the same one to write it."""
+    """How to get a batch written: sent to `hop`, for `leader` to write it."""
 
     hop: int
     leader: int
 
 
 def routes(host: int, group: Sequence[int]) -> list[Route]:
-    """What a host tries, in order: up the tree, then each host before it directly, at last itself.
+    """The routes a host tries, in order: up the tree, then each host before it directly, and at last itself.
 
     >>> [tuple(route) for route in routes(2, [0, 1, 2])], [tuple(route) for route in routes(19, range(20))[:3]]
     ([(0, 0), (1, 1), (2, 2)], [(2, 0), (0, 0), (1, 1)])
@@ -101,19 +100,19 @@ def routes(host: int, group: Sequence[int]) -> list[Route]:
 
 
 class LogWriter:
-    """What one agent does with its host's inbox and with the batches that others send to it."""
+    """Decides what one agent does with its host's inbox, and with the batches that other hosts send to it."""
 
     def __init__(self, host: int, life: int, hosts: Hosts, patience_s: float, most_bytes: int) -> None:
         self._me, self._life = host, life
-        self._hosts = hosts  # as all entries so far make them
+        self._hosts = hosts  # by all entries so far
         self._patience_s, self._most_bytes = patience_s, most_bytes
         self._routes, self._is_tree = routes(host, ()), False
-        self._turn, self._turned = 0, 0.0  # which of them is taken, since when
+        self._turn, self._turned = 0, 0.0  # the current one of them, and since when
         self._offered: dict[int, list[Batch]] = {}  # for this host to write
         self._passed: list[Batch] = []  # for this host to pass on
-        self._sent = 0  # up to where in the inbox
-        self._under_way: dict[tuple[int, int], int] = {}  # (host, life) -> up to where its inbox was sent
-        self._committed, self._since = -1, 0.0  # of the inbox; when what is under way last got on, or was sent first
+        self._sent = 0  # how much of the inbox
+        self._under_way: dict[tuple[int, int], int] = {}  # (host, life) -> how much of its inbox was sent
+        self._committed, self._since = -1, 0.0  # of the inbox; when batches under way last progressed or were sent
 
     @property
     def leader(self) -> int:
@@ -124,7 +123,8 @@ class LogWriter:
         return self._routes[self._turn]
 
     def regroup(self, hosts: Sequence[int]) -> None:
-        """These hosts can be sent to from now on. None: each writes for itself. What was under way may be lost."""
+        """From now on, messages can be sent to these hosts; without any, each host writes for itself. What was under
+        way may be lost."""
         self._routes, self._is_tree = routes(self._me, hosts), len(hosts) > FAN_OUT + 1
         self._turn = 0
         self._forget_sent()
@@ -137,10 +137,10 @@ class LogWriter:
             self._passed.append(batch)
 
     def next(self, inbox: Callable[[int], bytes], now: float) -> Forward | Write | None:
-        """What to do now. `inbox` reads what lies in this host's from a position on."""
+        """What to do now. `inbox` reads this host's inbox from a position on."""
         committed = self._hosts.committed_of(self._me, self._life)
         if committed is None:
-            return None  # this host was started again: it is for another agent to say what it says
+            return None  # this host was restarted: another agent speaks for it
         if self._turn and now - self._turned > RETURN_AFTER * self._patience_s:
             self._turn = 0
         self._look_after_sent(committed, now)
@@ -153,7 +153,7 @@ class LogWriter:
         return self._write(inbox, committed)
 
     def _look_after_sent(self, committed: int, now: float) -> None:
-        """What is in the log is under way no longer. What does not get there is tried by the next route."""
+        """Forgets what has reached the log, and switches to the next route if the rest takes too long."""
         left = {which: end for which, end in self._under_way.items() if self._is_missing(*which, end)}
         if len(left) < len(self._under_way) or committed != self._committed:
             self._since = now
@@ -163,7 +163,7 @@ class LogWriter:
             self._forget_sent()
 
     def _forget_sent(self) -> None:
-        """Of others, too: they send again what does not get into the log."""
+        """Other hosts' batches, too: those hosts send again what does not get into the log."""
         self._sent = 0
         self._under_way = {}
 
@@ -197,7 +197,7 @@ class LogWriter:
         return Write(taken) if taken else None
 
     def _fitting(self, batches: list[Batch]) -> tuple[Batch, ...]:
-        """As many as one entry has room for, at least one."""
+        """As many batches as one entry has room for, at least one."""
         room, taken = self._most_bytes, 0
         for batch in batches:
             room -= len(batch.records)
@@ -207,7 +207,7 @@ class LogWriter:
         return tuple(batches[:taken])
 
     def _continuing(self) -> Iterator[Batch]:
-        """Of what others have sent, all that continues what is in the log. Forgets what is there already."""
+        """Those batches of other hosts that continue what is in the log. Forgets what is in it already."""
         for host, batches in list(self._offered.items()):
             life = max(batch.life for batch in batches)
             position = self._hosts.committed_of(host, life)

@@ -1,7 +1,7 @@
-"""State as values that JSON can hold, and back: what a snapshot carries for ranks that cannot read the whole log.
+"""State as JSON values, and back: what a snapshot carries for ranks that cannot read the whole log.
 
-Driven by declared types: the annotations of a class name its state, and say how each value is written and read. A
-named tuple and a dataclass are written as a list of their fields, a dict as a list of pairs, a set in order.
+Driven by declared types: the annotations of a class list its state, and determine how each value is written and read.
+Named tuples and dataclasses are written as lists of their fields, dicts as lists of pairs, sets in order.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any, ClassVar, TypeVar, Union, get_args, get_origin, get_type
 P = TypeVar("P", bound="Part")
 
 Write = Callable[[Any], Any]
-Read = Callable[[Any, Any], Any]  #: a plain value, and what is in its place so far
+Read = Callable[[Any, Any], Any]  #: from a plain value, and the value that it replaces
 
 
 class Part:
-    """Has as its state what its class declares. Whatever else it has was given to it, or follows from its state."""
+    """Base of classes whose annotations are their state. All other attributes are given to it or follow from that."""
 
     def to_state(self, **instead: Any) -> dict[str, Any]:
-        """Plain values, without those that do not change any more. `instead` replaces attributes."""
+        """The state as plain values. `instead` replaces attributes."""
         own = {**vars(self), **instead}
         return {name: write(own[name]) for name, (write, _) in _declared(type(self)).items()}
 
     def with_state(self: P, state: dict[str, Any]) -> P:
-        """Takes in what `to_state` wrote, and returns itself."""
+        """Restores what `to_state` wrote, and returns itself."""
         for name, (_, read) in _declared(type(self)).items():
             setattr(self, name, read(state[name], getattr(self, name)))
         self._restore_what_follows()
         return self
 
     def _restore_what_follows(self) -> None:
-        """Makes anew what is derived from the state."""
+        """Rebuilds what is derived from the state."""
 
 
 def write_fields(value: Any) -> dict[str, Any]:
@@ -49,7 +49,7 @@ def read_fields(kind: type, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _find_declared(kind: Any) -> dict[str, tuple[Write, Read]]:
-    """How each attribute that a class declares is written and read. What a dataclass is not made with is no state."""
+    """How to write and read each declared attribute. Fields of a dataclass that are not in `__init__` are not state."""
     hints = get_type_hints(kind)
     if dataclasses.is_dataclass(kind):
         names = [field.name for field in dataclasses.fields(kind) if field.init]
@@ -81,7 +81,7 @@ def _codec(hint: Any) -> tuple[Write, Read]:
 
 
 def _as_it_is(value: Any) -> Any:
-    """JSON knows it, and it never changes."""
+    """For immutable values that JSON has."""
     return value
 
 

@@ -1,9 +1,9 @@
-"""A model's buffers: what of them the ranks share, when, and how. Owns the rule; holds no memory but the model's.
+"""A model's buffers: which of them ranks share, when, and how. Owns the rules; holds no memory but the model's.
 
-While it trains each rank has its own. All that can be copied begins with rank 0's, or for a rank that was started again
-with those of a snapshot. When all ranks meet, running statistics are averaged, and of the rest that is part of the
-model's `state_dict` everybody takes the lowest rank's, as a whole: a queue, its pointer and a mask stay those of one
-rank. What is no longer of the shape it began with, on any rank, stays each rank's own.
+While training, each rank has its own. At the start all ranks take rank 0's, and a restarted rank takes a snapshot's. In
+`synchronize`, running statistics are averaged; of the rest, everything in the model's `state_dict` is taken from the
+lowest rank together, so that a queue, its pointer and its mask still fit. Buffers whose shape has changed on any rank
+stay each rank's own.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _KNOWN = {"running_mean": "mean", "running_var": "mean", "num_batches_tracked": 
 class ModelBuffers:
     """The buffers of one model, as they were when it was wrapped.
 
-    rules: patterns of names to one of `RULES`, before the usual rule; the first that matches counts.
+    rules: name patterns to one of `RULES`, overriding the default rule; the first that matches counts.
     """
 
     def __init__(self, model: torch.nn.Module | None, rules: Mapping[str, str] | None = None) -> None:
@@ -44,7 +44,7 @@ class ModelBuffers:
         return {} if self._model is None else dict(self._model.named_buffers())
 
     def unchanged(self) -> dict[str, torch.Tensor]:
-        """Those that can be copied and are of the shape and type they began with: what a snapshot holds."""
+        """Those that can be copied and still have their original shape and type: what a snapshot holds."""
         now = self.tensors()
         return {name: now[name].detach() for name, like in self._like.items() if _is_still(now.get(name), like)}
 
@@ -53,17 +53,17 @@ class ModelBuffers:
         return sum(256 + len(name) + like.numel() * like.element_size() for name, like in self._like.items())
 
     def beginning_with(self, values: Mapping[str, torch.Tensor]) -> Iterator[Copy]:
-        """What takes over what a snapshot holds, where it is still of this rank's shape."""
+        """Copies that take over a snapshot's buffers, as far as they still have this rank's shapes."""
         for name, mine in self.unchanged().items():
             if name in values and _is_still(values[name], self._like[name]):
                 yield Copy(mine, values[name])
 
     def describe(self) -> list[list[object]]:
-        """Plain values by which ranks compare what they will share when they meet."""
+        """Plain values, for ranks to compare what they will exchange."""
         return [[name, list(self._like[name].shape), str(self._like[name].dtype)] for name in self._shared]
 
     def to_exchange(self) -> list[torch.Tensor]:
-        """What this rank leaves for a meeting, of the same shapes at each: which buffers count, and they themselves."""
+        """What this rank brings to an exchange, always of the same shapes: which buffers count, and the buffers."""
         if not self._shared:
             return []
         now = self.unchanged()
@@ -72,7 +72,7 @@ class ModelBuffers:
         return [counts, *(now[name] if name in now else next(missing) for name in self._shared)]
 
     def exchanged(self, rows: Sequence[Sequence[torch.Tensor]]) -> Iterator[Copy]:
-        """What takes over what the ranks of a meeting left, the lowest first. The same bits on every rank."""
+        """Copies that take over the combination of all ranks' rows, lowest rank first. The same bits on every rank."""
         if not self._shared or not rows:
             return
         counts = torch.stack([row[0] for row in rows]).all(0).tolist()
@@ -89,11 +89,11 @@ class ModelBuffers:
             return
         if name not in self._like:
             raise InvalidRules(
-                f"buffers: {name} cannot be shared, because it is sparse, quantized or an expanded view; its rule can "
-                'only be "own"'
+                f"buffers: {name} is sparse, quantized or an expanded view, so it cannot be shared: its rule must be "
+                '"own"'
             )
         if not {"mean": buffer.is_floating_point(), "max": not buffer.is_complex()}.get(rule, True):
-            raise InvalidRules(f"buffers: {name} is of {buffer.dtype}, of which there is no {rule}")
+            raise InvalidRules(f"buffers: {name} has dtype {buffer.dtype}, which has no {rule}")
 
 
 def mean_of(rows: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -111,7 +111,7 @@ _COMBINED: dict[str, Callable[[Sequence[torch.Tensor]], torch.Tensor]] = {
 
 
 def _chosen(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) -> dict[str, str]:
-    """The rule of each buffer that a pattern matches."""
+    """The rule of each buffer that some pattern matches."""
     chosen: dict[str, str] = {}
     for pattern, rule in rules.items():
         if rule not in RULES:
@@ -126,7 +126,7 @@ def _chosen(rules: Mapping[str, str], named: Mapping[str, torch.Tensor]) -> dict
 
 
 def _usual(model: torch.nn.Module | None) -> dict[str, str]:
-    """What holds where nothing else is said. Buffers that are no part of the `state_dict` can be made again."""
+    """The default rules. Buffers outside the `state_dict` can be computed again, so they are not shared."""
     rules: dict[str, str] = {}
     for path, module in () if model is None else model.named_modules():
         for name, buffer in module._buffers.items():

@@ -1,15 +1,15 @@
-"""How an optimizer's step is taken: which gradients it may read, with the same bits everywhere, and how far it moves.
+"""How the inner optimizer's step is taken: which gradients it may read, with the same bits everywhere, and how far.
 
 The step of SGD is as long as its gradient: a round of half the ranks, divided by all of them, is half a step, and the
-mean of steps is the step of the mean. Adam and its relatives divide the gradient by its own size. An update of one
-rank's gradient is as long a step as one of all, and the mean of P ranks' steps is shorter than the step of their mean
-gradient, because each was divided by the noise of one rank alone. With a share r of signal in a rank's squared
+mean of steps is the step of the mean. Adam and its relatives divide the gradient by its own size. A step with one
+rank's gradient is as long as one with all, and the mean of P ranks' steps is shorter than the step of their mean
+gradient, because each was divided by the noise of one rank alone. If r is the share of signal in a rank's squared
 gradient,
 
     step of the mean gradient of P ranks  =  mean of their steps / sqrt(r + (1 - r) / P)
 
-which is sqrt(P) where noise prevails, as it mostly does. Adam's two moments tell r: the first one, an average over
-about 19 steps, has lost most of the noise that the second one still has.
+The factor is sqrt(P) where noise prevails, as it usually does. Adam's two moments tell r: the first, an average over
+about 19 steps, has lost most of the noise that the second still has.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ def refuse_needed_closure(optimizer: Optimizer) -> None:
     closure = signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is Parameter.empty:
         raise OutpaceError(
-            f"{type(optimizer).__name__} calls its closure several times in a step, each time with weights that the "
-            "other ranks do not have, so that nothing could be averaged: use an optimizer that takes one gradient a "
-            "step (SGD, AdamW)"
+            f"{type(optimizer).__name__} calls its closure several times per step, each time at weights that the other "
+            "ranks do not have, so there is nothing to average: use an optimizer that takes one gradient per step "
+            "(SGD, AdamW)"
         )
 
 
 @contextmanager
 def global_hooks_silenced() -> Iterator[None]:
-    """A step applies as many rounds as there are. Hooks for all optimizers fire once in it, for the wrapper."""
+    """Silences torch's hooks for all optimizers. A step may apply several rounds; they fire once, for the wrapper."""
     of_all: tuple[dict[int, Any], ...] = (_global_optimizer_pre_hooks, _global_optimizer_post_hooks)
     kept = [(hooks, dict(hooks)) for hooks in of_all if hooks]
     for hooks, _ in kept:
@@ -53,12 +53,12 @@ def global_hooks_silenced() -> Iterator[None]:
 
 
 def clip_if_finite(parameters: list[torch.nn.Parameter], max_norm: float | None) -> bool:
-    """Whether all gradients are finite. If they are, clips them to a norm of all together; else leaves them alone."""
+    """Whether all gradients are finite. If so, clips them by their common norm; else leaves them alone."""
     gradients = [p.grad for p in parameters if p.grad is not None]
     if not gradients:
         return True
     norms = _together(torch._foreach_norm(gradients))
-    if not bool(norms.isfinite().all()):  # to look at it waits for a device: once for all of them
+    if not bool(norms.isfinite().all()):  # reading it waits for the device: once for all gradients
         pairs = zip(torch._foreach_norm(gradients), gradients, strict=True)
         norms = _together([_norm(norm, gradient) for norm, gradient in pairs])
         if not bool(norms.isfinite().all()):
@@ -74,16 +74,16 @@ def _together(norms: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _norm(norm: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """In a type that holds it: squares of finite numbers, and the norm of float16, may overflow their own."""
+    """The norm in a type that can hold it: squares of finite numbers may overflow, and so may a norm in float16."""
     if not bool(norm.isfinite()) and bool(gradient.isfinite().all()):
         norm = torch.linalg.vector_norm(gradient, dtype=torch.float64)
     return norm if norm.dtype == torch.float64 else norm.float()
 
 
 def only_reads_gradients(optimizer: Optimizer) -> bool:
-    """Whether `step()` leaves `.grad` untouched, so that it may point at memory all ranks share.
+    """Whether `step()` leaves `.grad` untouched, so that it may point at memory shared by all ranks.
 
-    Known for these classes only: SGD with Nesterov and foreach, for one, adds into the gradient.
+    Known for these classes only. SGD with Nesterov and foreach, for example, adds into the gradient.
     """
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return False  # a hook may do anything
@@ -94,11 +94,11 @@ def only_reads_gradients(optimizer: Optimizer) -> bool:
 
 @contextmanager
 def same_bits_with_any_threads(dtypes: Collection[torch.dtype]) -> Iterator[None]:
-    """Optimizer steps on such tensors in here do not depend on how many threads this process has.
+    """Makes the bits of optimizer steps on these dtypes independent of the number of threads.
 
-    Threads share a tensor out at places that are no multiples of a vector register. The few numbers left over on each
-    side are computed one by one, and where half types are concerned torch rounds those after every operation instead
-    of once. So a step on half types is taken by one thread, over whole tensors. Wider types give the same bits anyhow.
+    Threads split a tensor at places that are not multiples of a vector register. The few numbers left over on each side
+    are computed one by one, and torch rounds these after every operation if they are of a half type. So one thread
+    takes steps on half types. Wider types give the same bits anyway.
     """
     threads = torch.get_num_threads()
     if threads == 1 or all(dtype.itemsize >= 4 for dtype in dtypes):
@@ -111,21 +111,21 @@ def same_bits_with_any_threads(dtypes: Collection[torch.dtype]) -> Iterator[None
         torch.set_num_threads(threads)
 
 
-LOOK_EVERY = 8  #: steps between two looks at the moments: a look costs about as much as an eighth of Adam's own step
+LOOK_EVERY = 8  #: steps between two measurements, each of which costs about an eighth of Adam's own step
 
 
 def normalises(optimizer: Optimizer) -> bool:
-    """Whether a gradient ten times as large makes about the same step. Found out by trying: with a new optimizer of
-    the same kind and settings, and one number to train."""
+    """Whether a gradient ten times as large makes about the same step. Found by trying it on a new optimizer with the
+    same settings and a single weight."""
     try:
         short, long = (_last_step(optimizer, [gradient] * 10) for gradient in (0.1, 1.0))
-    except Exception:  # it wants more than parameters and settings: as most that are not SGD
+    except Exception:  # it needs more than parameters and settings: assume what holds for most but SGD
         return not isinstance(optimizer, (SGD, ASGD))
     return abs(long) < 3 * abs(short)
 
 
 def has_momentum(optimizer: Optimizer) -> bool:
-    """Whether it moves on without a gradient. Found out likewise."""
+    """Whether weights keep moving without a gradient. Found in the same way."""
     try:
         with_gradient, without = (_last_step(optimizer, [*[1.0] * 9, last]) for last in (1.0, 0.0))
     except Exception:  # as above
@@ -134,7 +134,7 @@ def has_momentum(optimizer: Optimizer) -> bool:
 
 
 def _last_step(optimizer: Optimizer, gradients: Sequence[float]) -> float:
-    """The first ones may be others: RAdam begins as SGD."""
+    """The length of the last step, as the first may be different: RAdam starts as SGD."""
     weight = torch.zeros(1, device="cpu", requires_grad=True)
     known = signature(type(optimizer)).parameters
     settings = {name: value for name, value in optimizer.defaults.items() if name in known}
@@ -148,7 +148,7 @@ def _last_step(optimizer: Optimizer, gradients: Sequence[float]) -> float:
 
 
 class SignalShare:
-    """How much of a rank's squared gradients is signal, from the moments that its optimizer keeps."""
+    """How much of a rank's squared gradients is signal, estimated from its optimizer's moments."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
@@ -156,7 +156,7 @@ class SignalShare:
         self._share = 1.0
 
     def look(self) -> float:
-        """0 for noise alone, 1 for none. Where an optimizer keeps no moments: 0."""
+        """The share: 0 for noise alone, 1 for no noise. 0 if the optimizer keeps no moments."""
         if self._steps % LOOK_EVERY == 0 or self._steps < LOOK_EVERY:
             self._share = self._measured()
         self._steps += 1
@@ -166,7 +166,7 @@ class SignalShare:
     def _measured(self) -> float:
         total, count, share_of_noise, unsettled = 0.0, 0, 0.0, 0.0
         betas: list[tuple[float, float]] = []
-        looked: list[torch.Tensor] = []  # three numbers of each parameter
+        looked: list[torch.Tensor] = []  # three numbers for each parameter
         for group in self._optimizer.param_groups:
             for parameter in group["params"]:
                 state = self._optimizer.state.get(parameter, {})
@@ -190,11 +190,11 @@ class SignalShare:
             return 0.0 if self._steps else 1.0
         noise = min(0.99, share_of_noise / count)
         share = min(1.0, max(0.0, (total / count - noise) / (1 - noise)))
-        return share + (1 - share) * unsettled / count  # at the first steps the two moments are one and the same
+        return share + (1 - share) * unsettled / count  # at the first steps the two moments are equal
 
 
 def _plain_numbers(scalars: Sequence[torch.Tensor]) -> list[float]:
-    """Waits once for each device that they are on, and not once for each of them."""
+    """The values, waiting once for each device and not once for each scalar."""
     found = [0.0] * len(scalars)
     for device in {scalar.device for scalar in scalars}:
         there = [index for index, scalar in enumerate(scalars) if scalar.device == device]
@@ -208,7 +208,7 @@ class StepLength:
     """Makes an optimizer's steps as long as they would be if all ranks were in each round."""
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self.is_matched = True  #: else steps are as long as the papers have them
+        self.is_matched = True  #: otherwise steps are as long as in the papers
         self._optimizer = optimizer
         self._signal = SignalShare(optimizer)
 
@@ -221,18 +221,18 @@ class StepLength:
         return has_momentum(self._optimizer)
 
     def of_own_step(self, ranks: int) -> AbstractContextManager[None]:
-        """For a step with this rank's own gradient, which is averaged with those of so many ranks in all."""
+        """For a local step with this rank's own gradient, whose result is averaged with those of `ranks` in all."""
         if ranks == 1 or not self.is_matched or not self._normalises:
             return nullcontext()
         share = self._signal.look()
         return self._scaled(1.0 / math.sqrt(share + (1.0 - share) / ranks), decay=1.0)
 
     def of_round(self, size: float, stride: float, is_one_of_many: bool) -> AbstractContextManager[None]:
-        """For a round that is this much of one with everybody in it: it decays weights so much less. Where momentum
-        would carry a small round too far (`protocol.round.UsualSize`), and where every gradient is an update of its
-        own, it is a shorter step, too.
+        """For a round with this share of a full round's work: weight decay shrinks with it. The step is shorter, too,
+        where momentum would carry a small round too far (`protocol.round.UsualSize`), and where every gradient is an
+        update of its own.
 
-        Here the share of signal is taken for 0: measured, it would not be the same to the last bit on all machines.
+        The share of signal is assumed to be 0: a measured one would differ in its last bits between machines.
         """
         if size in (0.0, 1.0) or not self.is_matched:
             return nullcontext()
@@ -241,7 +241,7 @@ class StepLength:
 
     @contextmanager
     def _scaled(self, length: float, decay: float) -> Iterator[None]:
-        """Within, steps are so much longer and decay weights so much more; users and schedulers do not see it."""
+        """Scales the step and the weight decay inside the context. Users and schedulers do not see it."""
         factors = {"lr": length, "weight_decay": decay / length}
         groups = self._optimizer.param_groups
         saved = [{key: group[key] for key in factors if key in group} for group in groups]

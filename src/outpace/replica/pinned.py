@@ -1,7 +1,7 @@
-"""Host memory that a device reads and writes by itself: registered, or pinned. Owns what is done where neither is had.
+"""Host memory that a device reads and writes by itself: registered or pinned. Owns the fallbacks if neither works.
 
-A device copies from and to such memory while the host goes on, at the full speed of the bus. Pages of it stay resident,
-so that how much there may be is limited (`ulimit -l`). Whatever is refused costs time, never the training.
+A device copies from and to such memory at the full speed of the bus, while the host goes on. Its pages stay resident,
+so the amount is limited (`ulimit -l`). If the limit is reached, training is slower but works.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PORTABLE = 1  # for all devices of this process: a flag of CUDA's runtime
 _ALREADY = 712  # error of CUDA's runtime: this memory is registered
 _MORE = "Allow more locked memory: `ulimit -l unlimited`, or `--ulimit memlock=-1` for a container"
 
-_known: dict[tuple[int, int], bool] = {}  # pages, and whether devices reach them
-_ours: dict[tuple[int, int], Any] = {}  # those that were registered here, and with which runtime
+_known: dict[tuple[int, int], bool] = {}  # pages -> whether devices reach them
+_ours: dict[tuple[int, int], Any] = {}  # pages registered here -> the runtime that did it
 
 
 def is_reached(memory: torch.Tensor, device: torch.device) -> bool:
-    """Whether the device copies from and to this memory without help. Registers it the first time it is asked for."""
+    """Whether the device copies from and to this memory directly. Registers it the first time."""
     runtime, pages = _runtime(device.type), _pages(memory)
     if runtime is None or not memory.nbytes:
         return False
@@ -36,19 +36,19 @@ def is_reached(memory: torch.Tensor, device: torch.device) -> bool:
             _ours[pages] = runtime
         if not _known[pages]:
             say_once(
-                f"{device.type} does not register shared memory (error {code}), so that every copy from and to it goes "
+                f"{device.type} does not register shared memory (error {code}), so every copy from and to it goes "
                 f"through a pinned buffer, which takes one more pass over the memory. {_MORE}"
             )
     return _known[pages]
 
 
 def is_pinned(address: int) -> bool:
-    """`Tensor.is_pinned` is about the beginning of its storage, which may be much larger."""
+    """Whether the page at this address is pinned. `Tensor.is_pinned` checks only the beginning of its storage."""
     return torch.frombuffer((ctypes.c_char * 1).from_address(address), dtype=torch.uint8).is_pinned()
 
 
 def release(memory: torch.Tensor) -> None:
-    """Before it is unmapped."""
+    """Unregisters memory; to be called before it is unmapped."""
     pages = _pages(memory)
     _known.pop(pages, None)
     runtime = _ours.pop(pages, None)
@@ -57,14 +57,14 @@ def release(memory: torch.Tensor) -> None:
 
 
 def pinned_like(tensor: torch.Tensor) -> torch.Tensor:
-    """Host memory of that size, pinned if that is to be had."""
+    """Host memory of the same size, pinned if possible."""
     if tensor.device.type != "cpu":
         try:
             return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu", pin_memory=True)
         except RuntimeError as error:
             why = str(error).partition("\n")[0]
             say_once(
-                f"no pinned memory is to be had ({why}), so that copies from and to {tensor.device.type} block. {_MORE}"
+                f"no pinned memory is available ({why}), so copies from and to {tensor.device.type} block. {_MORE}"
             )
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
@@ -76,7 +76,7 @@ def say_once(what: str) -> None:
 
 @functools.cache
 def _runtime(kind: str) -> Any:
-    """CUDA's runtime, or one that has its calls, of devices of this kind; None if there is none."""
+    """The runtime of this kind of device, if it has CUDA's calls; else None."""
     cudart = getattr(torch.get_device_module(kind), "cudart", None)
     return None if cudart is None else cudart()
 

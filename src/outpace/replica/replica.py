@@ -1,6 +1,6 @@
 """One rank's model and optimizer: gradients out, results in. Owns everything that touches user tensors.
 
-Must never decide when or what to apply: the engine hands it rounds, in order, and it applies them.
+Must never decide what to apply or when: the engine hands it rounds in order, and it applies them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RoundHook = Callable[[Round], None]
 
 
 class OptimizerReplica:
-    """A torch optimizer and its model, as engines see them. A strategy may have one of its own."""
+    """A torch optimizer and its model, as engines see them. A strategy may use a subclass."""
 
     def __init__(self, inner: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None) -> None:
         self.inner = inner
@@ -54,47 +54,47 @@ class OptimizerReplica:
         self.parameters = [p for group in self._groups for p in group if p.requires_grad]
         self._agreed = [p.dtype for p in self.parameters]
         self._dtypes = set(self._agreed)
-        self.staging = staging_for(self.parameters)  #: between its tensors and memory that ranks share
+        self.staging = staging_for(self.parameters)  #: copies between its tensors and shared memory
         chosen = {id(p) for p in self.parameters}
         self._frozen_in_groups = [p for group in self._groups for p in group if id(p) not in chosen]
         models = () if model is None else model.parameters()
         others = {id(p): p for p in (*self._frozen_in_groups, *models) if id(p) not in chosen}
-        #: parameters that this optimizer does not train, frozen or not, its own and the model's
+        #: parameters that this optimizer does not train, of its own and of the model, frozen or not
         self.others = {self._name(p, index): p for index, p in enumerate(others.values())}
         self.lost: torch.Tensor | None = None  #: a parameter that a newer optimizer steps
         ownership.claim(self, self.parameters, self.others.values())
-        self.codec = Codec()  #: of what it contributes
-        self.max_grad_norm: float | None = None  #: for steps of its own
-        self.rules: Rules | None = None  #: of the training it takes part in; its engine says so
-        self.step_length = StepLength(inner)  #: of its steps, against those of allreduce
+        self.codec = Codec()  #: of its contributions
+        self.max_grad_norm: float | None = None  #: for local steps
+        self.rules: Rules | None = None  #: set by its engine
+        self.step_length = StepLength(inner)  #: scales its steps to those of allreduce
         self.look = LookAhead(self.parameters)  #: from the weights to where gradients are computed
-        self.refused = 0  #: steps of its own that were left out, because a gradient was not finite
+        self.refused = 0  #: local steps left out because a gradient was not finite
         self._present = b""  # parameters with a gradient in the last row
         self.note_writes()
-        self.is_torn = False  #: interrupted while it changed: neither the old version nor the new one
-        self._is_known_to_fit = False  # whether what the optimizer keeps can be shared, which its first step shows
-        self._kept_by_optimizer: set[str] = set()  # group entries the optimizer itself changes, as it does its state
+        self.is_torn = False  #: interrupted while changing: neither the old version nor the new one
+        self._is_known_to_fit = False  # whether the optimizer's state can be shared; its first step shows
+        self._kept_by_optimizer: set[str] = set()  # group entries that the optimizer changes itself, like its state
         self._private: list[torch.Tensor] | None = None
-        self._written: tuple[list[Any], bytes] = ([], b"")  # hyper-parameters as they were, and as they were written
+        self._written: tuple[list[Any], bytes] = ([], b"")  # the last hyper-parameters, and their encoding
         self._parsed: tuple[bytes, list[dict[str, Any]]] = (b"", [])
-        self.hyper = self._own_hyper()  #: hyper-parameters of the last round applied; before the first, rank 0's own
+        self.hyper = self._own_hyper()  #: hyper-parameters of the last round applied; before the first, rank 0's
 
     def named_parameters(self) -> list[tuple[str, torch.Tensor]]:
-        """The parameters that are trained, with names that mean something in error messages."""
+        """The trained parameters with names for error messages."""
         return [(self._name(p, index), p) for index, p in enumerate(self.parameters)]
 
     def extra_bytes(self) -> int:
-        """Size of what a snapshot holds beside parameters and optimizer state."""
+        """Size of what a snapshot holds besides parameters and optimizer state."""
         others: int = sum(256 + len(name) + p.numel() * p.element_size() for name, p in self.others.items())
         return others + self.model_buffers.nbytes()
 
     def release(self) -> None:
-        """It is not stepped any more: its parameters may become another optimizer's."""
+        """Gives up its parameters: another optimizer may step them from now on."""
         self.look.go_back()
         ownership.release(self, (*self.parameters, *self.others.values()))
 
     def check_unchanged(self) -> None:
-        """Raises if parameters were added to or taken from the inner optimizer."""
+        """Raises if parameters were added to or removed from the inner optimizer."""
         groups = self.inner.param_groups
         same = len(groups) == len(self._groups) and all(
             len(group["params"]) == len(mine) and all(map(is_, group["params"], mine))
@@ -102,41 +102,41 @@ class OptimizerReplica:
         )
         if not same or any(p.requires_grad for p in self._frozen_in_groups):
             raise ParametersChanged(
-                "the optimizer has other parameters than when DistributedOptimizer was made, or one was unfrozen. "
+                "the optimizer's parameters have changed since DistributedOptimizer was made, or one was unfrozen. "
                 "Contributions of all ranks must have one shape: add and unfreeze parameters before, or make a new "
                 "DistributedOptimizer on all ranks"
             )
         if self.lost is not None and ownership.owner_of(self.lost) is not None:
             raise ParametersChanged(
-                f"parameter {self._name(self.lost, 0)} is trained by a DistributedOptimizer that was made later, too. "
-                "Two have versions of their own, and ranks would apply them in different orders: give each parameter "
-                "to one of them, or finish() this one first"
+                f"parameter {self._name(self.lost, 0)} is also trained by a DistributedOptimizer that was made later. "
+                "The ranks would apply the steps of the two in different orders: give each parameter to one of them, "
+                "or finish() this one first"
             )
 
     def check_not_converted(self) -> None:
-        """Raises if a parameter has another type than when the ranks agreed on it. It may be on another device."""
+        """Raises if a parameter's type has changed since the ranks agreed on it. Its device may change."""
         for (name, parameter), dtype in zip(self.named_parameters(), self._agreed, strict=True):
             if parameter.dtype != dtype:
                 raise ParametersChanged(
-                    f"{name} was {dtype} when DistributedOptimizer was made, and is {parameter.dtype} now: the ranks "
-                    "have agreed on the former. Convert the model before you wrap its optimizer"
+                    f"{name} was {dtype} when DistributedOptimizer was made, and is {parameter.dtype} now, but the "
+                    "ranks have agreed on the former. Convert the model before you wrap its optimizer"
                 )
 
     def note_writes(self) -> None:
-        """All that was written to the weights until now is known to everybody."""
+        """Marks all writes to the weights so far as known to all ranks."""
         self._counters = list(map(_COUNTER, self.parameters))
 
     def written_by_others(self) -> list[int]:
-        """Which parameters were written since, as the counters tell that torch keeps for autograd."""
+        """Indices of the parameters written since then, by the version counters that torch keeps for autograd."""
         now = list(map(_COUNTER, self.parameters))
         return [] if now == self._counters else [i for i, count in enumerate(now) if count != self._counters[i]]
 
     # -- contributing ----------------------------------------------------------------------------------------------
 
     def deposit(self, row: Tensors, work: Work, onto: Tensors | None = None) -> tuple[bytes, bytes]:
-        """Copies all gradients into the row. Parameters without one contribute zeros and say so.
+        """Copies all gradients into the row, and returns which parameters had one, and the hyper-parameters.
 
-        With an earlier row, the new one is the sum of both.
+        Parameters without a gradient contribute zeros. With `onto`, the row becomes the sum of both.
         """
         present = self._copy_gradients(row, work.scale)
         hyper = self._own_hyper()
@@ -151,7 +151,7 @@ class OptimizerReplica:
         return present, hyper
 
     def _copy_gradients(self, row: Tensors, scale: float) -> bytes:
-        """Begins to."""
+        """Begins to copy; staging knows when it is done. Returns which parameters have a gradient."""
         self.check_unchanged()
         gradients, present = [], []
         for index, parameter in enumerate(self.parameters):
@@ -161,28 +161,26 @@ class OptimizerReplica:
                 gradient = parameter  # stands for zeros of its shape
             elif gradient.layout != torch.strided:
                 raise SparseGradient(
-                    f"parameter {self._name(parameter, index)} has a sparse gradient, and outpace averages dense "
-                    "ones. Use Embedding(sparse=False), or keep that parameter out of this optimizer"
+                    f"parameter {self._name(parameter, index)} has a sparse gradient, but outpace averages dense ones "
+                    "only. Use Embedding(sparse=False), or keep that parameter out of this optimizer"
                 )
             gradients.append(gradient)
         marks = bytes(present)
         self.staging.down(row, gradients, marks, scale)
         return marks
 
-    # -- steps of its own, for strategies that average weights -----------------------------------------------------
+    # -- local steps, for strategies that average weights ----------------------------------------------------------
 
     def local_step(self, work: Work) -> None:
-        """Takes the inner optimizer's step with this rank's own gradients. One that is not finite is left out."""
+        """Takes the inner optimizer's step with this rank's own gradients; not if one of them is not finite."""
         self.check_unchanged()
         gradients = [p.grad for p in self.parameters if p.grad is not None]
         if gradients and work.scale != 1.0:
             torch._foreach_mul_(gradients, work.scale)
         if not clip_if_finite(self.parameters, self.max_grad_norm):
             self.refused += 1
-            if self.refused & (self.refused - 1) == 0:  # the first, second, fourth, ...: not a line a step
-                log.warning(
-                    "a gradient is not finite: this rank leaves out its step; so far it did %d times", self.refused
-                )
+            if self.refused & (self.refused - 1) == 0:  # the first, second, fourth, ...: not every one
+                log.warning("a gradient is not finite: this rank skips its step, %d times so far", self.refused)
             return
         with self._changing(), self.step_length.of_own_step(1 if self.rules is None else self.rules.world):
             self._own_step()
@@ -198,16 +196,16 @@ class OptimizerReplica:
     # -- publishing, for strategies that average weights -----------------------------------------------------------
 
     def published(self) -> list[torch.Tensor]:
-        """What averaging strategies leave for other ranks: the weights."""
+        """What averaging strategies publish: the weights."""
         return [p.detach() for p in self.parameters]
 
     def become(self, mean: Mixed) -> None:
-        """Takes over an average, unless there was nobody else to average with."""
+        """Takes over a mean, unless there was nobody else to average with."""
         if mean.tensors is not None:
             mine = self.published()
             torch._foreach_copy_(mine, list(self.staging.up(mean.tensors, mine)))
 
-    # -- what all ranks exchange when they meet --------------------------------------------------------------------
+    # -- what all ranks exchange in `synchronize` and `finish` ----------------------------------------------------
 
     def to_exchange(self) -> list[torch.Tensor]:
         return [*self.model_buffers.to_exchange(), *self._diverging()]
@@ -221,39 +219,39 @@ class OptimizerReplica:
             self._on_exchanged()
 
     def _diverging(self) -> list[torch.Tensor]:
-        """What differs between ranks while they train, beside buffers."""
+        """What differs between ranks during training, besides buffers: an exchange averages it."""
         return []
 
     def _on_exchanged(self) -> None:
-        """All ranks begin anew from the mean of what was apart."""
+        """Called when all ranks have become equal."""
 
     # -- contributions that codecs keep track of -------------------------------------------------------------------
 
     def give_up(self, step: int) -> bool:
-        """A contribution was not taken in. True if the codec keeps it, to go with a later one."""
+        """Called when a contribution was not accepted. True if the codec keeps it and adds it to a later one."""
         is_kept = step in self.codec.in_flight()
         self.codec.dropped(step)
         return is_kept
 
     def keep_only(self, steps: Collection[int]) -> None:
-        """Rounds were passed over: of what this rank has given away, only these can still be applied."""
+        """Called when rounds were skipped: of this rank's contributions, only these can still be applied."""
         for step in self.codec.in_flight():
             if step not in steps:
                 self.codec.forget(step)
 
     def extra_state(self) -> dict[str, Any]:
-        """What a checkpoint needs beside the weights and the inner optimizer's state. Local."""
+        """What a checkpoint needs besides the weights and the inner optimizer's state. Local."""
         return {"codec": self.codec.state()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         self.codec.load_state(state["codec"])
         for step in self.codec.in_flight():
-            self.codec.forget(step)  # it is contributed again, as a whole
+            self.codec.forget(step)  # it will be contributed again, as a whole
 
     # -- applying --------------------------------------------------------------------------------------------------
 
     def apply(self, result: Result) -> None:
-        """Takes the inner optimizer's step with the round's gradient and hyper-parameters, then puts both back."""
+        """Takes the inner optimizer's step with the round's gradient and hyper-parameters, then restores its own."""
         self.hyper = result.hyper or self.hyper
         for step in result.mine:
             self.codec.applied(step, result.gradients)
@@ -271,7 +269,7 @@ class OptimizerReplica:
             self._on_round(result.round)
 
     def begin_computing(self) -> None:
-        """Gradients are computed ahead of the weights from here on, if late work asks for it."""
+        """Moves the model ahead of the weights, if there is late work: the next gradients are computed there."""
         if self.look.is_due:
             with self._changing():
                 self.look.go()
@@ -294,8 +292,8 @@ class OptimizerReplica:
                     parameter.grad = own_gradient
 
     def _readable(self, result: Result) -> Tensors:
-        """The shared result itself where the optimizer is known only to read it, else a private copy with the strides
-        of the parameters: fused kernels walk through both in memory order."""
+        """The shared result itself if the optimizer is known only to read it, else a private copy with the parameters'
+        strides: fused kernels walk through both in memory order."""
         clip, gradients = result.round.clip, result.gradients
         if not self.staging.is_shared:
             gradients = self.staging.up(gradients, self.parameters)
@@ -315,7 +313,7 @@ class OptimizerReplica:
     # -- hyper-parameters ------------------------------------------------------------------------------------------
 
     def _own_hyper(self) -> bytes:
-        """This rank's hyper-parameters, written anew only when one of them is another object than last time."""
+        """This rank's hyper-parameters; encoded again only if one of them is a different object from last time."""
         values = [value for group in self.inner.param_groups for key, value in group.items() if key not in _NOT_HYPER]
         seen, written = self._written
         if len(values) == len(seen) and all(map(is_, values, seen)):
@@ -329,14 +327,14 @@ class OptimizerReplica:
         return written
 
     def _parsed_hyper(self) -> list[dict[str, Any]]:
-        """The round's hyper-parameters, read once for as long as they stay the same."""
+        """The round's hyper-parameters, parsed only when they change."""
         if self._parsed[0] != self.hyper:
             self._parsed = (self.hyper, json.loads(self.hyper))
         return self._parsed[1]
 
     @contextmanager
     def _hyper_parameters(self) -> Any:
-        """The round's hyper-parameters in place of this rank's own, which its schedulers go on to see."""
+        """Puts the round's hyper-parameters in place of this rank's own. Schedulers only ever see the latter."""
         saved: list[dict[str, Any]] = []
         for group, values in zip(self.inner.param_groups, self._parsed_hyper(), strict=True):
             own = {key: group[key] for key in values if key in group and key not in self._kept_by_optimizer}
@@ -355,7 +353,7 @@ class OptimizerReplica:
     # -- snapshots -------------------------------------------------------------------------------------------------
 
     def capture(self) -> Contents:
-        """Weights and optimizer state; as their base the parameters that no other optimizer trains, and buffers."""
+        """Weights and optimizer state; as the base, buffers and the parameters that no optimizer trains."""
         others = {name: p.detach() for name, p in self.others.items() if ownership.owner_of(p) is None}
         tensors = list(self._weights_to_begin_with())
         state = [self._packed_state(self.inner.state.get(p, {}), tensors, p) for p in self.parameters]
@@ -368,10 +366,10 @@ class OptimizerReplica:
     def adopt(
         self, contents: Contents, version: int, is_beginning: bool, is_whole: Callable[[], bool] = lambda: True
     ) -> bool:
-        """Becomes the captured replica, of that version. This rank's own hyper-parameters stay its own.
+        """Becomes the captured replica, of that version. This rank keeps its own hyper-parameters.
 
-        The base is taken over only where this rank begins: it is none of what rounds have made. The contents are read
-        where they lie; if they turn out not to be whole, this replica is torn until it adopts others.
+        Takes over the base only when this rank starts, because rounds do not change it. The contents are read in place;
+        if they turn out to have been overwritten meanwhile, this replica is torn until it adopts others.
         """
         self.is_torn = True
         with torch.no_grad():
@@ -400,7 +398,7 @@ class OptimizerReplica:
         self.on_weights_replaced()
 
     def on_weights_replaced(self) -> None:
-        """The weights are not what this rank's steps made of them: nothing that is kept beside goes back to them."""
+        """Called when the weights were replaced, so that nothing remembered about earlier ones applies any more."""
         self.look.begin_anew()
 
     def _begin_with(self, base: dict[str, torch.Tensor]) -> None:
@@ -412,7 +410,7 @@ class OptimizerReplica:
         self.staging.put(chain(others, self.model_buffers.beginning_with(base)))
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
-        """What a rank that adopts has as its weights."""
+        """The weights that a snapshot holds."""
         return self.look.weights()
 
     def _packed_state(self, state: dict[str, Any], tensors: list[torch.Tensor], parameter: Any) -> dict[str, Any]:
@@ -422,20 +420,20 @@ class OptimizerReplica:
                 packed[key] = pack(value, tensors, parameter)
             except NotShareable as what:
                 raise OutpaceError(
-                    f"{type(self.inner).__name__} keeps {key!r} in its state, and in it {what}, which cannot be shared "
-                    "between ranks; use an optimizer whose state is tensors, numbers, and lists and dicts of them"
+                    f"{type(self.inner).__name__} keeps {key!r} in its state, which contains {what}: that cannot be "
+                    "shared between ranks. Use an optimizer whose state is tensors, numbers, lists and dicts of them"
                 ) from None
         return packed
 
     def _check_once_that_state_fits(self) -> None:
-        """Raises at the first step, not when somebody needs a snapshot."""
+        """Raises at the first step, and not only when a rank needs a snapshot."""
         if not self._is_known_to_fit:
             self.capture()
             self._is_known_to_fit = True
 
     @contextmanager
     def _changing(self) -> Iterator[None]:
-        """Whatever ends it early leaves a replica that is torn."""
+        """Around changes to the replica: if interrupted, it stays torn."""
         self.is_torn = True
         yield
         self.is_torn = False

@@ -1,14 +1,14 @@
-"""Between a replica's tensors and memory that ranks share: gradients and weights go down, results come up.
+"""Copies between a replica's tensors and shared memory: gradients and weights go down, results come up.
 
-Owns devices, streams and pinned memory; whoever else copies asks here. Two ways, chosen by where the parameters are:
-`HostStaging` where both are host memory, and nothing is copied twice; `StreamStaging` where a device computes.
+Owns devices, streams and pinned memory; all other code copies through this. There are two kinds: `HostStaging` if the
+parameters are in host memory, where nothing is copied twice, and `StreamStaging` if a device computes.
 
-A device works late, in the order of a stream. Tensors are gathered on the stream that computes, into one flat buffer
-for each dtype, and a side stream moves that buffer. These waits keep the order, each for one reason:
+A device executes asynchronously, in the order of a stream. Tensors are gathered on the compute stream into one flat
+buffer for each dtype, and a side stream moves that buffer. These waits keep the order, each for one reason:
 
     down   side waits for compute        the buffer is filled before it is copied
-           host waits for the copy       a row is whole before anybody is told of it: the one wait of a step
-    up     side waits for compute        nobody reads the buffer any more
+           host waits for the copy       a row is whole before it is announced: the only wait of a step
+    up     side waits for compute        the buffer is no longer read
            compute waits for the copy    the result is there before the optimizer reads it
            host waits for the copy       before the shared result may be overwritten; usually the next copy down, which
                                          comes after it on the side stream, has waited for it already
@@ -25,46 +25,46 @@ from outpace.interface import Tensors
 from outpace.replica.pinned import is_reached, pinned_like, release, say_once
 from outpace.vector import ALIGN_BYTES, fill
 
-BATCH_BYTES = 1 << 25  #: what `host` and `put` move at once, through as much memory of the device
+BATCH_BYTES = 1 << 25  #: what `host` and `put` move at once, which takes as much device memory
 
 
 class Copy(NamedTuple):
-    """What a tensor will be, from host memory."""
+    """A tensor, and the value in host memory that it will get."""
 
     target: torch.Tensor
     value: torch.Tensor
 
 
 class Staging(Protocol):
-    is_shared: bool  #: `up` gives the very tensors that it was given
+    is_shared: bool  #: `up` returns the very tensors that it was given
 
     @property
     def is_reading(self) -> bool:
         """Whether a device may still read what was given to `up`."""
 
     def down(self, places: Tensors, values: Tensors, present: Sequence[int] = (), scale: float = 1.0) -> None:
-        """Begins to write values, times `scale`, into places in host memory. Where `present` is 0 it writes zeros."""
+        """Starts writing values, times `scale`, into places in host memory. Where `present` is 0 it writes zeros."""
 
     def landed(self) -> None:
-        """Returns when all that went down is in its places."""
+        """Returns when everything that went down has been written."""
 
     def up(self, values: Tensors, like: Tensors) -> Tensors:
-        """Values from host memory as tensors beside others, valid until the next copy of tensors like these."""
+        """Values from host memory, on the devices of `like`; valid until the next such call for tensors like these."""
 
     def until_read(self) -> None:
         """Returns when no device reads what was given to `up` any more."""
 
     def host(self, values: Tensors) -> Tensors:
-        """The values where the host can compute with them; copies, unless they are there."""
+        """The values in host memory: copies, unless they are there already."""
 
     def put(self, copies: Iterable[Copy]) -> None:
-        """Copies from host memory into tensors, wherever they are."""
+        """Copies from host memory into tensors on any device."""
 
     def register(self, views: Tensors, memory: torch.Tensor) -> None:
-        """These views of host memory will go down or come up often."""
+        """Announces that these views of host memory will go down or come up often."""
 
     def close(self) -> None:
-        """Before memory that was registered is given back."""
+        """To be called before registered memory is freed."""
 
 
 def staging_for(parameters: Tensors) -> Staging:
@@ -72,7 +72,7 @@ def staging_for(parameters: Tensors) -> Staging:
 
 
 class HostStaging:
-    """The parameters are in host memory, too."""
+    """For parameters in host memory."""
 
     is_shared = True
     is_reading = False
@@ -80,13 +80,13 @@ class HostStaging:
     down = staticmethod(fill)
 
     def landed(self) -> None:
-        """It is there when `down` returns."""
+        """Nothing to wait for: `down` has written everything."""
 
     def up(self, values: Tensors, like: Tensors) -> Tensors:
         return values
 
     def until_read(self) -> None:
-        """Whoever has them reads them itself."""
+        """Nothing to wait for: no device reads."""
 
     def host(self, values: Tensors) -> Tensors:
         return values
@@ -96,21 +96,21 @@ class HostStaging:
             target.copy_(value)
 
     def register(self, views: Tensors, memory: torch.Tensor) -> None:
-        """Nothing is needed."""
+        """Not needed."""
 
     def close(self) -> None:
-        """Nothing is kept."""
+        """Nothing to release."""
 
 
 class Piece(NamedTuple):
-    """What one copy moves: a part of a flat buffer, and where it lies in host memory."""
+    """What one copy moves: a part of a flat buffer, and its place in host memory."""
 
     flat: torch.Tensor
     host: torch.Tensor
 
 
 class Flat:
-    """Some tensors of a vector side by side, as they lie in a row: those of one device and dtype."""
+    """The tensors of one device and dtype side by side in one buffer, laid out as in a row."""
 
     def __init__(self, like: dict[int, torch.Tensor]) -> None:
         first = next(iter(like.values()))
@@ -129,15 +129,15 @@ class Flat:
         return [memory[offset : offset + t.numel()].view(t.shape) for offset, t in places]
 
     def bounce(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
-        """The same in host memory, pinned if that is to be had, for what lies otherwise or is not registered."""
+        """A copy of the buffer in host memory, pinned if possible, for places with another layout or not registered."""
         if self._bounce is None:
             memory = pinned_like(self.memory)
             self._bounce = memory, self.views_of(memory, self.views)
         return self._bounce
 
     def pieces(self, places: Tensors) -> list[Piece]:
-        """Copies between this and places that are views of one memory: as few as where they lie allows."""
-        found: list[tuple[int, int, int]] = []  # begin and end in elements here, and offset in that memory
+        """The fewest copies between this buffer and places that are views of one memory."""
+        found: list[tuple[int, int, int]] = []  # begin and end in elements of this buffer, and offset in that memory
         for offset, view, index in zip(self.offsets, self.views, self.indices, strict=True):
             there, end = int(places[index].storage_offset()), offset + view.numel()
             if found and there - found[-1][2] == offset - found[-1][0]:
@@ -159,7 +159,7 @@ class Lane:
         self._end: Any = None  # of the last copy
 
     def __enter__(self) -> None:
-        """Copies within run on the side stream, after all that the current one was given before."""
+        """Copies inside the context run on the side stream, after everything queued on the current one."""
         self._index = torch.accelerator.current_device_index()
         self._current = torch.accelerator.current_stream(self._device)
         self._wait_for_compute()
@@ -174,16 +174,16 @@ class Lane:
         self._stream.wait_stream(self._current)
 
     def let_compute_wait(self) -> None:
-        """For the last copy. The host goes on."""
+        """Makes the compute stream wait for the last copy. The host goes on."""
         self._current.wait_event(self._end)
 
     def let_host_wait(self) -> None:
-        """For the last copy, and so for all before it."""
+        """Makes the host wait for the last copy, and so for all before it."""
         self._end.synchronize()
 
 
 class StreamStaging:
-    """The parameters are on devices: on one, or on several."""
+    """For parameters on one or more devices."""
 
     is_shared = False
 
@@ -192,8 +192,8 @@ class StreamStaging:
         self._vectors: dict[tuple[Any, ...], list[Flat]] = {}  # by shapes, dtypes and devices
         self._registered: dict[int, tuple[Tensors, torch.Tensor]] = {}  # by the identity of the views
         self._pieces: dict[tuple[int, int], list[Piece]] = {}
-        self._writing: set[Lane] = set()  # what goes down is under way on these
-        self._bounced: list[tuple[Tensors, Tensors]] = []  # places, and what is to be copied there once it has landed
+        self._writing: set[Lane] = set()  # those with copies down under way
+        self._bounced: list[tuple[Tensors, Tensors]] = []  # places, and what to copy there from bounce buffers
         self._reading: set[Lane] = set()
 
     # -- down ------------------------------------------------------------------------------------------------------
@@ -216,14 +216,14 @@ class StreamStaging:
     def landed(self) -> None:
         for lane in self._writing:
             lane.let_host_wait()
-        self._reading -= self._writing  # a lane's copies run one after the other: those up were before
+        self._reading -= self._writing  # a lane's copies run in order, so earlier copies up are done, too
         self._writing.clear()
         for places, views in self._bounced:
             torch._foreach_copy_(list(places), list(views))
         self._bounced.clear()
 
     def _gather(self, flat: Flat, values: Tensors, present: Sequence[int], scale: float) -> None:
-        """On the stream that computes: the side stream never touches tensors that others own."""
+        """Runs on the compute stream: the side stream never touches the user's tensors."""
         pairs = [(view, i) for view, i in zip(flat.views, flat.indices, strict=True) if not present or present[i]]
         if len(pairs) < len(flat.views):
             flat.memory.zero_()
@@ -243,7 +243,7 @@ class StreamStaging:
         for flat in self._flats(like):
             pieces = self._direct(flat, values)
             if not pieces:
-                self.until_read()  # the copy before may still read the bounce buffer
+                self.until_read()  # the previous copy may still read the bounce buffer
                 memory, views = flat.bounce()
                 torch._foreach_copy_(views, [values[i] for i in flat.indices])
                 pieces = [Piece(flat.memory, memory)]
@@ -262,10 +262,10 @@ class StreamStaging:
             lane.let_host_wait()
         self._reading.clear()
 
-    # -- now and then ----------------------------------------------------------------------------------------------
+    # -- rare copies -----------------------------------------------------------------------------------------------
 
     def host(self, values: Tensors) -> Tensors:
-        """A few tensors at a time, each time in one copy that the host waits for."""
+        """Moves a few tensors at a time, in one copy that the host waits for."""
         found = list(values)
         for indices in _batches(enumerate(values)):
             parts = _moved([values[i].detach() for i in indices], torch.device("cpu"))
@@ -274,7 +274,7 @@ class StreamStaging:
         return found
 
     def put(self, copies: Iterable[Copy]) -> None:
-        """Likewise. Of what is on its way, no more is made at a time than goes into one copy."""
+        """Likewise. Consumes only as many of the copies at a time as fit into one."""
         for pairs in _batches((copy, copy.target) for copy in copies):
             targets, values = [copy.target for copy in pairs], [copy.value.to(copy.target.dtype) for copy in pairs]
             torch._foreach_copy_(targets, _moved(values, targets[0].device))
@@ -290,10 +290,10 @@ class StreamStaging:
         self._registered.clear()
         self._pieces.clear()
 
-    # -- what is made once -----------------------------------------------------------------------------------------
+    # -- cached ----------------------------------------------------------------------------------------------------
 
     def _direct(self, flat: Flat, places: Tensors) -> list[Piece]:
-        """Copies that need no buffer in between; none if these places were not registered or cannot be."""
+        """Direct copies, without a bounce buffer; none if these places were not registered or cannot be."""
         views, memory = self._registered.get(id(places), (None, None))
         if memory is None or views is not places:
             return []
@@ -319,7 +319,7 @@ class StreamStaging:
 
 
 class NoLane(Lane):
-    """Of host memory beside that of devices, and of a device without streams: copies are made where they are called."""
+    """For parameters in host memory beside others on devices, and for devices without streams: copies block."""
 
     def __init__(self) -> None:
         pass
@@ -351,7 +351,7 @@ Item = TypeVar("Item")
 
 
 def _batches(items: Iterable[tuple[Item, torch.Tensor]]) -> Iterator[list[Item]]:
-    """What belongs to tensors of one device and dtype each, and of so many bytes at most, or to one tensor."""
+    """Groups items whose tensors share device and dtype, each with at most `BATCH_BYTES`, or a single tensor."""
     begun: dict[tuple[torch.dtype, torch.device], list[Item]] = {}
     sizes: dict[tuple[torch.dtype, torch.device], int] = {}
     for item, tensor in items:
@@ -364,7 +364,7 @@ def _batches(items: Iterable[tuple[Item, torch.Tensor]]) -> Iterator[list[Item]]
 
 
 def _moved(values: Tensors, device: torch.device) -> list[torch.Tensor]:
-    """In one copy, unless they are there already."""
+    """The values on that device, moved in one copy unless they are there already."""
     if values[0].device == device:
         return list(values)
     flat = torch.cat([value.reshape(-1) for value in values]).to(device)

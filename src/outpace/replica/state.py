@@ -13,11 +13,11 @@ from outpace.replica.staging import Copy
 
 
 class NotShareable(TypeError):
-    """A value is neither a tensor nor a number, nor made of such."""
+    """A value is not a tensor, a number, or made of these."""
 
 
 def pack(value: Any, tensors: list[torch.Tensor], parameter: torch.Tensor) -> dict[str, Any]:
-    """What `Unpacking` makes the value from again. Its tensors are appended to the list. Raises `NotShareable`."""
+    """Encodes a value for `Unpacking`, and appends its tensors to the list. Raises `NotShareable`."""
     if isinstance(value, torch.Tensor):
         if value.layout != torch.strided or value.is_quantized:
             raise NotShareable(f"a tensor of layout {value.layout} and dtype {value.dtype}")
@@ -38,14 +38,14 @@ def pack(value: Any, tensors: list[torch.Tensor], parameter: torch.Tensor) -> di
 
 
 class Unpacking:
-    """Makes values again from what `pack` made of them. What its tensors will hold is in `copies`, to be copied."""
+    """Decodes what `pack` encoded. The contents of its tensors are in `copies`, still to be copied."""
 
     def __init__(self, tensors: list[torch.Tensor]) -> None:
         self._tensors = tensors
         self.copies: list[Copy] = []
 
     def value(self, entry: dict[str, Any], parameter: torch.Tensor, before: Any = None) -> Any:
-        """A tensor that has its place `before` keeps it; nothing keeps the packed ones alive."""
+        """The value; reuses tensors of the value `before` where they fit. Keeps no reference to the packed ones."""
         if "tensor" in entry:
             value = self._tensors[entry["tensor"]]
             device = parameter.device if entry["beside"] else torch.device("cpu")
@@ -62,7 +62,7 @@ class Unpacking:
         return entry["value"]
 
     def _having(self, before: Any, value: torch.Tensor, device: torch.device, stride: tuple[int, ...]) -> torch.Tensor:
-        """The tensor that was there, if it can have this value, else a new one."""
+        """The tensor that was there before, if this value fits into it, else a new one."""
         target: torch.Tensor = before
         if not _is_like(before, (value.shape, value.dtype, stride, device)):
             target = torch.empty_strided(value.shape, stride, dtype=value.dtype, device=device)
@@ -73,7 +73,7 @@ class Unpacking:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether `plain` can write it: numbers, words and sequences of them, also of numpy's or in a tensor of one."""
+    """Whether `plain` can encode it: numbers, strings and sequences of them, also numpy's, and one-element tensors."""
     if isinstance(value, (tuple, list)):
         return all(is_plain(item) for item in value)
     if hasattr(value, "item"):  # a tensor or a number of numpy's
@@ -82,14 +82,14 @@ def is_plain(value: Any) -> bool:
 
 
 def plain(value: Any) -> Any:
-    """As json writes it."""
+    """The value in types that JSON can write."""
     if isinstance(value, (tuple, list)):
         return [plain(item) for item in value]
     return value.item() if hasattr(value, "item") else value
 
 
 def overlaps(tensor: torch.Tensor) -> bool:
-    """Whether several elements lie in one place, as in an expanded view: it cannot be written as a whole."""
+    """Whether several elements share one place, as in an expanded view: it cannot be written as a whole."""
     return any(step == 0 and size > 1 for step, size in zip(tensor.stride(), tensor.shape, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""What strategies that average weights have in common. Owns their replica, and why codecs are not for them."""
+"""The base of strategies that average weights, and their replicas."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from outpace.protocol.rules import Publishing, Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.strategies.base import Strategy
 
-SNAPSHOT_EVERY = 64  #: iterations between snapshots, for ranks that are restarted
+SNAPSHOT_EVERY = 64  #: iterations between snapshots, which restarted ranks need
 
 
 class SharingReplica(OptimizerReplica):
-    """Publishes its weights; they are averaged when all ranks meet, with the model's buffers."""
+    """Publishes its weights; a synchronisation averages them over all ranks, as it does the model's buffers."""
 
     def _diverging(self) -> list[torch.Tensor]:
         return [p.detach() for p in self.parameters]
 
 
 class RebasingReplica(SharingReplica):
-    """Remembers the weights that its last steps began with, so that these can be put on top of other weights."""
+    """Remembers the weights before its last steps, so that these steps can be moved on top of other weights."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -37,14 +37,14 @@ class RebasingReplica(SharingReplica):
 
     @torch.no_grad()
     def rebase(self, weights: Mixed) -> None:
-        """As if its last steps had begun there, but for gradients that were computed before."""
+        """Moves its last steps on top of these weights: as if they had begun there, but with the same gradients."""
         if self._base is not None and weights.tensors is not None:
             torch._foreach_sub_(self.published(), self._base)
             torch._foreach_copy_(self._base, list(self.staging.up(weights.tensors, self._base)))
             torch._foreach_add_(self.published(), self._base)
 
     def remember(self) -> None:
-        """The next steps begin with what it has now."""
+        """Its next steps begin from the current weights."""
         if self._base is None:
             self._base = [torch.empty_like(w) for w in self.published()]
         torch._foreach_copy_(self._base, self.published())
@@ -64,7 +64,7 @@ class RebasingReplica(SharingReplica):
 
 @dataclass(frozen=True, kw_only=True)
 class Averaging(Strategy):
-    """A strategy whose ranks have weights of their own. Momentum and other optimizer state stays with each rank.
+    """A strategy whose ranks have weights of their own. Momentum and other optimizer state stay local to each rank.
 
     codec: only "none": codecs are for gradients.
     """
@@ -83,7 +83,7 @@ class Averaging(Strategy):
             )
 
     def _sharing(self, world: int, publishes: Publishing, grace: str | float = 0.0) -> Rules:
-        """Rules for published weights: nobody's rounds, everybody's rows."""
+        """Rules for published weights: rows that everybody reads, and no rounds."""
         return Rules(
             world, "solo", grace=grace, min_ranks=self.min_ranks, max_staleness=SNAPSHOT_EVERY, publishes=publishes
         )

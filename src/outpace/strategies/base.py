@@ -1,4 +1,4 @@
-"""What a strategy is. Owns the interface; a strategy knows an engine only by `interface.Engine`."""
+"""The interface of a strategy. A strategy knows engines only by `interface.Engine`."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ RESTS = ("carry", "drop")
 
 
 class After(Enum):
-    """What comes after a micro-batch."""
+    """What to do after a micro-batch."""
 
     GO_ON = "go on"
-    STOP = "stop"  #: the round is over; what was not begun comes in the next one
-    AGAIN = "again"  #: likewise, and this micro-batch came too late: it is computed again
+    STOP = "stop"  #: the round is over; micro-batches not yet begun go to the next one
+    AGAIN = "again"  #: likewise, and this micro-batch came too late: compute it again
 
 
 class Strategy(ABC):
     """An algorithm, written once, that runs on every engine.
 
-    It is the same object for all ranks of a simulation: what it remembers of a rank is in `engine.state`.
+    All ranks of a simulation share one strategy object, so anything it remembers about a rank goes to `engine.state`.
 
-    min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`.
-    codec: how gradients are coded on their way: "none", "bf16", "global-qsgd", "ok-topk".
+    min_ranks: with fewer ranks left than this, the run ends with `BelowQuorum`.
+    codec: compression of gradients: "none", "bf16", "global-qsgd", "ok-topk".
     """
 
-    sends_gradients = True  #: what is averaged are gradients, not weights
-    codec: str = "none"  #: how gradients are coded on their way
+    sends_gradients = True  #: it averages gradients, not weights
+    codec: str = "none"  #: compression of gradients
     polls = False  #: whether it may end a round of micro-batches early
-    follows_loss = False  #: whether it looks at the losses that steps were given
+    follows_loss = False  #: whether it uses the losses given to steps
     replica_type: ClassVar[Callable[..., OptimizerReplica]] = OptimizerReplica  #: how a rank's optimizer takes part
-    drops_rest = False  #: whether micro-batches that were not begun when a round ended early are thrown away
+    drops_rest = False  #: whether it throws away the micro-batches left when a round ends early
 
     @abstractmethod
     def rules(self, world: int) -> Rules:
-        """The rules of its rounds in a world of so many ranks. Raises `InvalidRules` for what cannot work."""
+        """The rules of its rounds among `world` ranks. Raises `InvalidRules` for what cannot work."""
 
     def replica(
         self, optimizer: Optimizer, model: torch.nn.Module | None, on_round: RoundHook | None = None
     ) -> OptimizerReplica:
-        """A rank's part in it. Raises `InvalidRules` for an optimizer that the algorithm cannot use."""
+        """Wraps a rank's optimizer. Raises `InvalidRules` for one that the algorithm cannot use."""
         made = self.replica_type(optimizer, model, on_round, **self._replica_options())
         made.codec = codec(self.codec)
         return made
 
     def _rules(self, world: int, **chosen: Any) -> Rules:
-        """With this strategy's options for all that rules have under the same name, and what it chooses itself."""
+        """Rules from this strategy's options of the same names, overridden by what is given here."""
         options = {name: value for name, value in vars(self).items() if name in Rules.__dataclass_fields__}
         return Rules(world, **{**options, **chosen})
 
@@ -65,24 +65,25 @@ class Strategy(ABC):
         return {}
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """After each micro-batch of a round but the last; `work` is what is done since the round began."""
+        """Called after each micro-batch of a round but the last; `work` is what was done since the round began."""
         return After.GO_ON
 
     @abstractmethod
     async def step(self, engine: Engine, work: Work) -> Ticket:
-        """One rank's step: gives `work` away and brings the replica up to date."""
+        """One rank's step: contributes `work` and brings the replica up to date."""
 
     async def meet(self, engine: Engine) -> None:
-        """Before all ranks meet, or this one leaves: brings what only this rank has to the others."""
+        """Called before all ranks synchronise or this one leaves: hands over what only this rank has."""
         return
 
 
 @dataclass(frozen=True, kw_only=True)
 class CountsMicrobatches(Strategy):
-    """A round may end before all micro-batches are computed, and is divided by those that are counted.
+    """Base of strategies whose rounds may end before all micro-batches are computed.
 
-    rest: micro-batches that were not begun are carried as data into the next round ("carry"), or dropped ("drop").
-    normalise: divide by the "planned" micro-batches, so that the learning rate follows the work; or by the "finished".
+    rest: micro-batches not yet begun go to the next round ("carry"), or are dropped ("drop").
+    normalise: divide the sum by the "planned" micro-batches, so that a step is as large as the work in it, or by the
+        "finished" ones.
     """
 
     rest: str = "carry"

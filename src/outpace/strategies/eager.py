@@ -5,9 +5,9 @@ Deep Learning with Partial Collective Operations", PPoPP 2020, sections 4 and 5,
 
     w[t+1] = w[t] + U( (1/P) * sum over i in S[t] of g[i], t )
 
-S[t] is whoever arrived before the round's seal: on time, or late and carried over. A rank that is on time waits for the
-quorum; a late one waits for nobody. Unlike the paper's, every rank applies every round, so replicas never drift apart,
-and a majority is counted exactly, not expected.
+S[t] is the set of ranks that arrived before the round's seal: on time, or late and carried over. A rank on time waits
+for the quorum; a late one waits for nobody. Two differences from the paper: every rank applies every round, so replicas
+never drift apart; and a majority is an exact count, not an expectation.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from outpace.strategies.base import Strategy
 
 @dataclass(frozen=True)
 class Eager(Strategy):
-    """A round goes ahead with a quorum; what comes late is carried into the next one.
+    """A round goes ahead with a quorum; late contributions are carried into the next one.
 
     quorum: "solo" (the first arrival), "majority" (at least half, exactly), "full", a number of ranks, a fraction,
-        "auto" (what makes most progress, from observed arrivals) or "majority-random" (the paper's, by a shared seed).
-    late: "carry" into the open round, "count" it like one on time (asynchronous SGD), or "drop" it.
-    max_staleness: the oldest contribution that is still applied, in rounds.
+        "auto" (most progress, judged from observed arrivals) or "majority-random" (the paper's, by a shared seed).
+    late: "carry" a late contribution into the open round, "count" it toward the quorum as well (asynchronous SGD), or
+        "drop" it.
+    max_staleness: contributions later than this many rounds are dropped.
     normalise: divide the sum by the "world", by the "contributors", or weigh by "samples".
     grace: seconds to wait after the quorum for ranks that only jitter; "auto" learns it, 0 is the paper's behaviour.
-    repair: against what late work does to training. "look-ahead": while some is late, gradients are computed a little
-        ahead of the weights, so that learning rates near the best one train as in allreduce; beyond one round, the
-        later the less it weighs, and the rest goes to what its rank gives on time. "discount": only the latter, from
-        the first round on. "none": nothing, the paper's.
-    min_ranks: with fewer ranks left than this the run ends with `BelowQuorum`. Default: the quorum at the start.
-    codec: how gradients are coded on their way: "none", "bf16", "global-qsgd", "ok-topk".
+    repair: how to make up for late work. "look-ahead": while some work is late, gradients are computed a little ahead
+        of the weights, so that learning rates near the best one train as in allreduce; work later than one round also
+        weighs less, and its rank gets the missing weight back on time. "discount": only the lower weight, from the
+        first round on. "none": nothing, as in the paper.
+    min_ranks: with fewer ranks left than this, the run ends with `BelowQuorum`. Default: the quorum at the start.
+    codec: compression of gradients: "none", "bf16", "global-qsgd", "ok-topk".
 
     >>> Eager(quorum="majority").rules(world=8).quorum
     'majority'

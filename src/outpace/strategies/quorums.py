@@ -1,7 +1,7 @@
 """Quorums and asynchronous SGD with guarantees: m-Synchronous SGD, Rennala SGD, Ringmaster ASGD.
 
-All three are rounds with other rules. What they have in common: a gradient computed at weights that are too old is
-thrown away, so that the staleness of everything applied is bounded.
+All three are rounds with different rules. In common they throw away gradients computed at weights that are too old, so
+that the staleness of everything applied is bounded.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from outpace.strategies.base import After, Strategy
 
 @dataclass(frozen=True)
 class MSync(Strategy):
-    """m-Synchronous SGD (Begunov, Tyurin, arXiv 2602.03802): the first m gradients, the others are cancelled.
+    """m-Synchronous SGD (Begunov, Tyurin, arXiv 2602.03802): applies the first m gradients and cancels the others.
 
         x[k+1] = x[k] - lr * (1/m) * sum of the first m gradients at x[k]
 
-    Everybody waits for the m-th fastest. In `rounds`, a rank stops at the next micro-batch once the m are there; in a
-    plain loop its gradient is thrown away by its version. Persistently slow ranks never contribute.
+    All ranks wait for the m-th fastest. In `rounds`, a rank stops at the next micro-batch once m gradients are there;
+    in a plain loop its gradient is dropped as late. Ranks that are always slow never contribute.
 
-    m: how many, or a fraction of all ranks.
+    m: a number of ranks, or a fraction of all.
 
     >>> MSync(m=3).rules(world=4).quorum
     3
@@ -48,7 +48,7 @@ class MSync(Strategy):
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
         if engine.state.pop("cancelled", False):
-            ticket = Ticket(0, engine.ledger.round, False, "cancelled: m others were quicker", taken=False)
+            ticket = Ticket(0, engine.ledger.round, False, "cancelled: m others were faster", taken=False)
         else:
             ticket = await engine.begin(work)
         return await engine.finish_round(ticket)
@@ -56,12 +56,12 @@ class MSync(Strategy):
 
 @dataclass(frozen=True)
 class Rennala(Strategy):
-    """Rennala SGD (Tyurin, Richtarik, NeurIPS 2023): B gradients at the current weights, from anybody.
+    """Rennala SGD (Tyurin, Richtarik, NeurIPS 2023): B gradients at the current weights, from any ranks.
 
         x[k+1] = x[k] - lr * (1/B) * sum of the first B gradients at x[k]
 
-    Nobody waits: a rank that is done computes another gradient at the same weights, until B are there. What is then
-    unfinished is thrown away.
+    Nobody waits: a rank that is done computes another gradient at the same weights, until there are B. Unfinished
+    gradients are then thrown away.
 
     batch: B, in gradients (micro-batches in `rounds`). Default: as many as all ranks together plan for one step.
 
@@ -107,8 +107,8 @@ class Ringmaster(Strategy):
 
     Nobody waits. Every applied gradient has a delay below R.
 
-    delay: R. Default: twice the number of ranks; among equally fast ones the usual delay is one less than their number.
-    repair: "discount" weighs less what is later than usual, as in `Eager`; "none" is the paper's.
+    delay: R. Default: twice the number of ranks; the usual delay among P equally fast ranks is P - 1.
+    repair: "discount" gives less weight to work later than usual, as in `Eager`; "none" is the paper's.
     normalise: "world" divides each gradient by the number of ranks, so that a pass over the data moves the weights as
         far as in allreduce with the same learning rate; "sum" is the paper's, with a learning rate to match.
 

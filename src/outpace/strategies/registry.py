@@ -26,7 +26,7 @@ from outpace.strategies.wagma import Wagma
 
 
 def _eager(about: str, **fixed: Any) -> Callable[..., Strategy]:
-    """Eager with some options fixed, so that the name says what it does and cannot be talked out of it."""
+    """Eager with some options fixed by the name, so that they cannot be overridden."""
     maker = partial(Eager, **fixed)
     maker.__doc__ = f"{about}\n\nThe options are those of `eager`."
     open_options = [
@@ -37,10 +37,10 @@ def _eager(about: str, **fixed: Any) -> Callable[..., Strategy]:
 
 
 STRATEGIES: dict[str, Callable[..., Strategy]] = {
-    "auto": _eager("Rounds wait for those it pays to wait for: for all where ranks are balanced.", quorum="auto"),
-    "allreduce": _eager("A round waits for everybody, as with DDP.", quorum="full"),
+    "auto": _eager("A round waits for a rank only while that pays; for all, if ranks are balanced.", quorum="auto"),
+    "allreduce": _eager("A round waits for every rank, as with DDP.", quorum="full"),
     "eager": Eager,
-    "eager-solo": _eager("A round goes ahead with the first rank, and who follows within the grace.", quorum="solo"),
+    "eager-solo": _eager("A round goes ahead with the first rank, and any that follow in the grace.", quorum="solo"),
     "eager-majority": _eager("A round goes ahead with at least half of the ranks.", quorum="majority"),
     "wagma": Wagma,
     "nonblocking": NonBlocking,
@@ -70,7 +70,7 @@ def names() -> list[str]:
 
 
 def strategy(choice: str | Strategy) -> Strategy:
-    """The strategy itself, from its name with options ("eager:quorum=3,late=carry") or as an object.
+    """A strategy, from its name with options ("eager:quorum=3,late=carry"), or the object itself.
 
     >>> strategy("eager:quorum=3,late=drop").quorum
     3
@@ -80,5 +80,5 @@ def strategy(choice: str | Strategy) -> Strategy:
     if not isinstance(choice, str | Strategy):
         raise InvalidRules(f"strategy={choice!r} must be a name, such as 'eager-majority', or a Strategy")
     chosen = choice if isinstance(choice, Strategy) else build(choice, STRATEGIES, "strategy")
-    codec(chosen.codec)  # raises for one that does not exist
+    codec(chosen.codec)  # raises if there is none of that name
     return chosen
