@@ -16,7 +16,7 @@ from pathlib import Path
 
 ROOTS = ("outpace.simulation.training", "bench.learning.tasks")
 OWN = ("outpace.", "bench.learning.")
-BY_NAME = ("outpace.strategies", "outpace.strategies.registry")  #: they import every strategy there is
+BY_NAME = ("outpace.strategies",)  #: it imports every strategy there is
 
 
 @cache

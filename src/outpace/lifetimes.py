@@ -1,8 +1,8 @@
-"""The life of an engine in this process: how it opens, what a checkpoint says of it, and how it ends with the script.
+"""The life of an engine in this process: how it opens, what a checkpoint stores of it, and how it ends with the script.
 
 Owns the choice of the engine, the format of a rank's position, and the end of a process that never called `finish()`.
-After a normal end the rank leaves the quorum, so that nobody takes it for dead. After an exception it does not: the
-others then learn that it died.
+After a normal end the rank leaves the quorum, so that nobody takes it for dead. After an exception it does not, and the
+others learn that it died.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ log = logging.getLogger("outpace")
 ENGINES = ("auto", "local", "cluster")
 
 _open: weakref.WeakSet[Engine] = weakref.WeakSet()
-_awaited: set[Engine] = set()  # others wait for these, also if the script has dropped its optimizer
+_awaited: set[Engine] = set()  # kept alive even if the script drops its optimizer, because other ranks wait for them
 siblings = Siblings()  #: those of this process
 
 
@@ -46,13 +46,13 @@ def open_engine(
     max_grad_norm: float | None,
     timeout_s: float,
 ) -> Opened:
-    """The engine of this process: simulated, of one machine or of several. Blocks until every rank is there."""
+    """The engine of this process: simulated, for one machine or for several. Blocks until every rank has joined."""
     if engine not in ENGINES:
         raise InvalidRules(f"engine={engine!r} is unknown; choose one of {', '.join(ENGINES)}")
     if not is_number(timeout_s) or not timeout_s > 0:
         raise InvalidRules(f"timeout_s={timeout_s!r} must be a number of seconds, greater than 0")
     rules = replace(chosen.rules(place.world), strategy=repr(chosen))
-    max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # else each rank clips its own
+    max_grad_norm = max_grad_norm if chosen.sends_gradients else None  # otherwise each rank clips its own
     simulated = simulated_rank()
     if simulated is not None:
         return simulated.open(replica, rules, max_grad_norm)
@@ -68,8 +68,8 @@ def open_engine(
 def _is_local(engine: str, place: Place) -> bool:
     if engine == "local" and place.local_world != place.world:
         raise OutpaceError(
-            f"this job has {place.world} ranks, {place.local_world} of them on this machine, and the local engine "
-            'knows one machine only. Use engine="auto"'
+            f"this job has {place.world} ranks, {place.local_world} of them on this machine, but the local engine "
+            'works on one machine only. Use engine="auto"'
         )
     return place.is_one_host if engine == "auto" else engine == "local"
 
@@ -108,7 +108,7 @@ def end_all() -> None:
         tell_launcher_of(sys.last_value)
     for engine in list(_open):
         if not failed:
-            with contextlib.suppress(OutpaceError):  # where the others cannot be told, there is nobody to tell it to
+            with contextlib.suppress(OutpaceError):  # if the others cannot be told, they are gone themselves
                 _warn_unfinished(engine)
                 engine.leave(for_good=True)
                 tell_launcher("left")
@@ -118,7 +118,7 @@ def end_all() -> None:
 
 
 def _warn_unfinished(engine: Engine) -> None:
-    """Names what `finish()` would have done. A rank that is alone has nothing to do there."""
+    """Warns of what `finish()` would have done. With a single rank there is nothing."""
     if engine.world == 1:
         return
     engine.look()
@@ -126,23 +126,20 @@ def _warn_unfinished(engine: Engine) -> None:
     others = [m.rank for m in ledger.members.unfinished() if m.rank != rank]
     undone = [
         (ledger.complete - engine.version, "rounds that it has not applied"),
-        (len(ledger.pending(rank)), "contributions of its own that are in no round yet"),
-        (len(others), f"other ranks that go on training ({others})"),
+        (len(ledger.pending(rank)), "of its contributions that are in no round yet"),
+        (len(others), f"other ranks that are still training ({others})"),
     ]
     left = ", ".join(f"{count} {what}" for count, what in undone if count > 0) or "the last average of buffers"
     log.warning(
         "[rank %d - round %d] this script ended without optimizer.finish(), and leaves behind: %s. So its weights, and "
-        "what it saved of them, may differ from the other ranks'. Call finish() after the loop, or make the optimizer "
-        "in a `with` statement",
+        "any it has saved, may differ from the other ranks'. Call finish() after the loop, or make the optimizer in a "
+        "`with` statement",
         *(rank, ledger.round, left),
     )
 
 
-log = logging.getLogger("outpace")
-
-
 class Position:
-    """Where one rank stands, for a checkpoint: its rounds and steps, and what only this rank has."""
+    """One rank's position for a checkpoint: its rounds and steps, and what only this rank has."""
 
     def __init__(self, strategy: Strategy, opened: Opened, replica: OptimizerReplica) -> None:
         self._strategy, self._engine, self._replica = strategy, opened.engine, replica
@@ -150,7 +147,7 @@ class Position:
         self._mark = secrets.token_hex(8)  # of this life of this rank
 
     def state(self, steps: int) -> dict[str, Any]:
-        """Copies; asks no other rank."""
+        """A copy of the position; communicates with nobody."""
         return {
             "format": 1,
             "rank": self._engine.rank,
@@ -165,17 +162,17 @@ class Position:
         }
 
     def is_of_this_moment(self, position: dict[str, Any] | None) -> bool:
-        """Whether it was made here, and no round was applied since."""
+        """Whether a position was made here, and no round was applied since."""
         found = {} if position is None else position
         return (found.get("life"), found.get("version")) == (self._mark, self._replica.version)
 
-    def take_up(self, position: dict[str, Any]) -> None:
-        """Pending contributions are given again by the rank they belong to, even if all ranks load one rank's file."""
+    def restore(self, position: dict[str, Any]) -> None:
+        """Restores a position. Pending work is contributed again only by its own rank, even if all load one file."""
         is_own, extra, pending = position["rank"] == self._engine.rank, position["extra"], position["pending"]
         if not self._is_of_this_kind(position):
             log.warning(
-                "[rank %d] the checkpoint was saved with %s, and this is %s: weights and optimizer state go on from "
-                "it; what only that strategy keeps begins anew, and %d contributions that were pending are left out",
+                "[rank %d] the checkpoint was saved with %s, but this is %s: weights and optimizer state continue from "
+                "it; the strategy's own state starts afresh, and %d pending contributions are discarded",
                 *(self._engine.rank, position["strategy"], self._strategy, len(pending)),
             )
             return
@@ -184,7 +181,7 @@ class Position:
         self._replica.load_extra_state(extra if is_own else {**extra, "codec": {}})
 
     def _is_of_this_kind(self, position: dict[str, Any]) -> bool:
-        """Whether rows and extra state mean here what they meant where they were saved."""
+        """Whether rows and extra state mean the same here as where they were saved."""
         mine = type(self._replica).__name__
         is_same: bool = position["extra"].keys() == self._replica.extra_state().keys()
         return is_same and position.get("replica", mine) == mine

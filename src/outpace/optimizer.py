@@ -243,7 +243,7 @@ class DistributedOptimizer(Optimizer):
             self._engine.resume_steps(position["steps"])
         self._run(self._engine.synchronize, 0 if position is None else position["version"])
         if position is not None:
-            self._position.take_up(position)
+            self._position.restore(position)
         self._replica.note_writes()
         self._has_begun = False
         self._trace.synchronized(began)

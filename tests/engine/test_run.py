@@ -103,7 +103,7 @@ def test_a_rank_that_never_called_finish_has_left_and_is_not_started_again(tmp_p
         (said,) = [line for line in job.errors.splitlines() if "without optimizer.finish()" in line]
         assert said.startswith("[rank 1 - round ")
         assert "leaves behind: " in said
-        assert "1 other ranks that go on training ([0])" in said
+        assert "1 other ranks that are still training ([0])" in said
 
 
 def test_a_rank_that_exits_with_a_code_in_the_middle_of_its_training_is_started_again(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from outpace.strategies.registry import names
+from outpace.strategies import names
 from tests.support.by_hand import Maker, assert_near, noise, plain, sgd, walk
 
 STEPS = 12

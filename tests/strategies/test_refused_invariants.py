@@ -8,8 +8,7 @@ import torch
 from outpace.errors import InvalidRules, RankFailed, UnknownName
 from outpace.protocol.events import Arrive, Event
 from outpace.simulation import Scenario, simulate_timing
-from outpace.strategies import strategy
-from outpace.strategies.registry import names
+from outpace.strategies import names, strategy
 from tests.support.by_hand import Table, sgd, walk, walk_in_rounds
 
 WRONG = {
@@ -97,7 +96,7 @@ def test_every_name_works_in_every_world_without_options(name: str, world: int) 
     ],
 )
 def test_decentlam_refuses_an_optimizer_whose_step_it_cannot_make(make: object, named: str) -> None:
-    with pytest.raises(InvalidRules, match=f"cannot be put around {named}.*or use d-psgd"):
+    with pytest.raises(InvalidRules, match=f"cannot wrap {named}.*or use d-psgd"):
         walk("decentlam", 2, 1, lambda rank, step, x: x, make=make)  # type: ignore[arg-type]
 
 

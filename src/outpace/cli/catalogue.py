@@ -21,7 +21,7 @@ from outpace.codecs import CODECS
 from outpace.engines.virtual.network import NETWORKS
 from outpace.imbalance import IMBALANCES
 from outpace.spec import look_up
-from outpace.strategies.registry import STRATEGIES
+from outpace.strategies import STRATEGIES
 from outpace.workloads import WORKLOADS
 
 Makers = Mapping[str, Callable[..., Any]]

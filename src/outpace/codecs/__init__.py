@@ -1,4 +1,4 @@
-"""Codecs: how a round's sum is made cheaper to send. One short file for each, reading like its paper's pseudo-code.
+"""Codecs: lossy coding that makes a round cheaper to send. One short file each, reading like its paper's pseudo-code.
 
 This file is the table of their names; adding a codec is adding a line.
 """
@@ -28,7 +28,7 @@ def names() -> list[str]:
 
 
 def codec(choice: str | Codec) -> Codec:
-    """The codec itself, a new one for a name with options; an object is returned as it is, and belongs to one rank.
+    """A new codec from its name with options. A codec object is returned as it is; it belongs to one rank.
 
     >>> codec("ok-topk:density=0.02")
     OkTopk(density=0.02)

@@ -1,8 +1,8 @@
-"""Whom a rank averages with in which step, where that changes from step to step.
+"""With which ranks a rank averages in a step, if that changes from step to step.
 
-Owns SGP's push schedule, gossip's random partners and WAGMA-SGD's groups. All follow from (seed, step) and the rank
-alone, so ranks and machines agree without a message. Only `random()` is drawn, whose values no Python version changes,
-from a private generator that nobody else can disturb.
+Owns SGP's push schedule, gossip's random partners and WAGMA-SGD's groups. All are functions of (seed, step, rank), so
+ranks and machines agree without communication. Draws only `random()`, whose values are the same in all Python versions,
+from private generators.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ Partition: TypeAlias = list[Group]
 
 
 def generator(purpose: str, *numbers: int) -> random.Random:
-    """A private generator for one purpose, equal wherever it is made. Text seeds are hashed with SHA-512."""
+    """A private generator for one purpose, the same on all ranks. Text seeds are hashed with SHA-512."""
     return random.Random("/".join((purpose, *map(str, numbers))))
 
 
 def push_peers(rank: int, step: int, world: int, peers: int = 1) -> tuple[int, ...]:
     """Whom `rank` pushes to: SGP's exponential graph (Assran et al., ICML 2019).
 
-    The distances 1, 2, 4, ... below `world` are taken in turn, `peers` of them in each step; forwards, then backwards,
-    so that whoever pushes to a rank also hears of it. Forwards alone, half of the world that loses the other half
-    gives all its weight to its last rank, and the rest divides nothing by nothing.
+    The distances 1, 2, 4, ... below `world` are used in turn, `peers` of them in each step, forward and then backward,
+    so that a rank also receives from the ranks it pushes to. With forward pushes alone, if half of the ranks die, the
+    others end up with all weight on their last rank, and with 0 / 0 elsewhere.
 
     >>> [push_peers(6, step, world=8) for step in range(6)]
     [(7,), (0,), (2,), (5,), (4,), (2,)]
@@ -114,7 +114,7 @@ def group(rank: int, step: int, world: int, size: int) -> Group:
 
 
 class Placement:
-    """Which rank is on which of several hosts, numbered from 0. One object for a run: groups are kept with it."""
+    """Which rank is on which of several hosts, numbered from 0. One object for a run: groups are cached by it."""
 
     def __init__(self, of: Sequence[int]) -> None:
         self.of = tuple(of)  #: the host of each rank
@@ -124,11 +124,11 @@ class Placement:
 
 
 def host_group(host: int, step: int, placement: Placement, size: int | None, all_every: int = 0) -> Group:
-    """The hosts that average with one in this step: at least two, and about so many that they have `size` ranks; all of
-    them in every `all_every`-th.
+    """The hosts that average with `host` in this step: at least two, with about `size` ranks in all; in every
+    `all_every`-th step all hosts.
 
-    Ranks of a host average in their memory, and one vector a host goes to the other hosts of its group. With one rank
-    a host these are the groups of `group`.
+    Ranks of a host average in shared memory, and each host sends one vector to its group. With one rank per host these
+    are the groups of `group`.
 
     >>> host_group(1, 1, Placement([0, 0, 1, 1, 2, 2, 3, 3]), size=4)
     (1, 3)
@@ -164,7 +164,7 @@ def _placed_rounds(placement: Placement, size: int | None) -> list[list[Group]]:
 
 
 def period(world: int, size: int) -> int:
-    """After so many steps the groups repeat, and (with a size above 1) everybody has heard from everybody."""
+    """The number of steps after which groups repeat and (with a size above 1) every rank has heard from all others."""
     return len(_rounds(world, size))
 
 

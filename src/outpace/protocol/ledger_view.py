@@ -123,7 +123,7 @@ class Snapshots(Part):
         self.joined.clear()
 
     def begin_anew(self) -> None:
-        """Rounds are renumbered. Snapshots being written keep their buffers, but have old numbers and will not count."""
+        """Rounds are renumbered. Snapshots being written keep their buffers, but their old numbers will not count."""
         self.latest = self.base = None
         self.claims = {buffer: (rank, _NOBODY) for buffer, (rank, _) in self.claims.items()}
 

@@ -26,8 +26,7 @@ from outpace.microbatches import MicrobatchRound
 from outpace.observe.record import Recording
 from outpace.optimizer import DistributedOptimizer
 from outpace.spec import build
-from outpace.strategies import Strategy
-from outpace.strategies.registry import STRATEGIES
+from outpace.strategies import STRATEGIES, Strategy
 
 TIMEOUT_S = 300.0  #: the longest that ranks of a race wait for one that is silent
 

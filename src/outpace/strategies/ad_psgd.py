@@ -4,9 +4,9 @@ Lian, Zhang, Zhang, Liu: "Asynchronous decentralized parallel stochastic gradien
 
     x_i, x_j = (x_i + x_j) / 2 for a random neighbour j;    x_i = x_i - lr * g(x^_i)
 
-The gradient was computed at x^_i, what x_i was before others averaged with it. Nobody waits: a swap is written beside
-both ranks' weights and takes effect at once, or not at all if one of them changed meanwhile; then it is redone. The
-neighbour need not do anything, and may even be stopped.
+The gradient was computed at x^_i, the value of x_i before others averaged with it. Nobody waits: a swap is written
+beside both ranks' weights and takes effect atomically, or not at all if one of them changed meanwhile; then it is
+repeated. The neighbour need not do anything, and may even be stopped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from outpace.strategies.gossip import mixing_rows
 class ADPSGD(Averaging):
     """Averages with one random neighbour before every step, and waits for nobody.
 
-    graph: who may be whose neighbour; as in d-psgd.
+    graph: which ranks are neighbours; as in d-psgd.
     """
 
     graph: str = "exponential"
@@ -51,7 +51,7 @@ class ADPSGD(Averaging):
         return Ticket(engine.steps, engine.steps - 1, False, "waited for nobody")
 
     async def meet(self, engine: Engine) -> None:
-        """Take over what others made of these weights. What they made of them from here on would be lost."""
+        """Takes over the others' swaps and withdraws its publication: a later swap would be lost."""
         while await self._rebase(engine):
             await engine.weights.withdraw()
 
@@ -62,14 +62,14 @@ class ADPSGD(Averaging):
         return is_published
 
     async def _rebase(self, engine: Engine) -> bool:
-        """Puts this rank's last steps on top of what others made of its weights. False if they cannot any more."""
+        """Moves this rank's last steps on top of its weights as others changed them. False if none are published."""
         changed = await engine.weights.changed_by_others()
         if changed is not None:
             engine.replica.rebase(changed)
         return changed is not None
 
     async def _ensure_published(self, engine: Engine) -> None:
-        """Before the first step, and after all have met."""
+        """Publishes before the first step, and after each synchronisation."""
         if engine.state.get("met") != engine.ledger.sync.generation:
             engine.state["met"] = engine.ledger.sync.generation
             while not await self._publish(engine):

@@ -6,7 +6,7 @@ ICCV 2021.
     y_i = x_i - lr * g_i;    g~_i = (x_i - sum over j of W_ij y_j) / lr
     m_i = beta * m_i + g~_i;    x_i = x_i - lr * m_i
 
-Momentum sees the pull of the neighbours, too. Waits as D-PSGD does: for its neighbours, in lock-step.
+Momentum includes the pull of the neighbours. Waits as D-PSGD does: for its neighbours, in lock-step.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class DecentLaMReplica(SharingReplica):
     def __init__(self, inner: Optimizer, *args: Any) -> None:
         if type(inner) is not SGD or any(g["nesterov"] or g["dampening"] for g in inner.param_groups):
             raise InvalidRules(
-                f"decentlam is a kind of momentum SGD and cannot be put around {type(inner).__name__}: give it "
+                f"decentlam is a kind of momentum SGD and cannot wrap {type(inner).__name__}: give it "
                 "torch.optim.SGD(lr=..., momentum=0.9) without nesterov and dampening, or use d-psgd"
             )
         super().__init__(inner, *args)

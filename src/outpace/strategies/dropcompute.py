@@ -5,8 +5,8 @@ Niv Giladi, Shahar Gottlieb, Moran Shkolnik, Asaf Karnieli, Ron Banner, Elad Hof
 
     g = (1/N) * sum over i of (1/M) * sum over m <= M_i of g_im
 
-Rank i stops after M_i of its M micro-batches, at the first boundary later than tau. Then all wait for all, but nobody
-arrives later than tau and one micro-batch. What was not computed is dropped.
+Rank i stops after M_i of its M micro-batches, at the first boundary after tau. Then all ranks wait for each other, but
+none arrives later than tau plus one micro-batch. What was not computed is dropped.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from outpace.protocol.rules import Rules
 from outpace.strategies.base import After, CountsMicrobatches
 
 CANDIDATES = 200  #: thresholds that are tried
-SETTLING = 5  #: first steps that are not looked at when tau is chosen: they include all kinds of warming up
+SETTLING = 5  #: first steps, whose warm-up is ignored when tau is chosen
 
 
 @dataclass(frozen=True)
 class DropCompute(CountsMicrobatches):
-    """A round ends for each rank by its own clock.
+    """Each rank stops computing at a threshold, by its own clock.
 
-    tau_ms: the threshold, or "auto": the first `calibrate` steps drop nothing, and from what all ranks measured in them
-        all find the same one.
-    calibrate: how many steps that are.
-    rest, normalise: as in `CountsMicrobatches`; by default as in the paper's code.
+    tau_ms: the threshold, or "auto": the first `calibrate` steps drop nothing, and all ranks choose the same threshold
+        from what all of them measured.
+    calibrate: how many steps to measure.
+    rest, normalise: as in `CountsMicrobatches`; the defaults are those of the paper's code.
 
-    Works only in `DistributedOptimizer.rounds` with several micro-batches; in a plain loop there is nothing to drop.
+    Has an effect only in `DistributedOptimizer.rounds` with several micro-batches; a plain loop has nothing to drop.
     """
 
     tau_ms: str | float = "auto"
@@ -72,7 +72,7 @@ class DropCompute(CountsMicrobatches):
         return elapsed
 
     def _check(self, engine: Engine) -> None:
-        """Looks at the first round, before anything of it is contributed."""
+        """Checks the threshold against the first round, before contributing to it."""
         times, tau = engine.state.get("times"), self.tau_ms
         if engine.state.get("checked") or not times or len(times) < 2 or isinstance(tau, str):
             return
@@ -85,7 +85,7 @@ class DropCompute(CountsMicrobatches):
             )
 
     def _tau(self, engine: Engine) -> float | None:
-        """In seconds; None while nothing is dropped."""
+        """The threshold in seconds; None while nothing is dropped."""
         if not isinstance(self.tau_ms, str):
             return self.tau_ms / 1e3 if engine.state.get("checked") else None
         tau: float | None = engine.state.get("tau")
@@ -97,15 +97,15 @@ class DropCompute(CountsMicrobatches):
         now, step = engine.now_s(), memory.get("rounds", 0)
         if self.tau_ms == "auto" and step <= self.calibrate and times:
             ends = [*times, now - engine.began_s]
-            for index in reversed(range(len(ends))):  # so that a row whose beginning is known is known as a whole
+            for index in reversed(range(len(ends))):  # last first, so that a row with an index 0 is complete
                 engine.tell(step, index, ends[index])
         memory["rounds"] = step + 1
         if self.tau_ms == "auto" and step > self.calibrate and "tau" not in memory:
             memory["tau"] = self._calibrated(engine)
 
     def _calibrated(self, engine: Engine) -> float | None:
-        """What every rank finds, if all have equally many steps: all have told all up to `calibrate` before they
-        contributed the step after. A rank that is behind, or has not told all of a step yet, is left out."""
+        """The best threshold. All ranks with equally many steps find the same, because each sends its times up to
+        `calibrate` before it contributes the next step. Ranks with incomplete times are left out."""
         first = min(SETTLING, self.calibrate - 1) + 1
         told = {
             rank: [_row(said, step) for step in range(first, self.calibrate + 1)]
@@ -115,7 +115,7 @@ class DropCompute(CountsMicrobatches):
 
 
 def _row(said: dict[tuple[int, int], float], step: int) -> list[float]:
-    """What a rank told of a step: when each micro-batch ended, and the step itself."""
+    """A rank's times of a step: when each micro-batch ended, and the step itself."""
     found: list[float] = []
     while (step, len(found)) in said:
         found.append(said[step, len(found)])
@@ -125,9 +125,9 @@ def _row(said: dict[tuple[int, int], float], step: int) -> list[float]:
 def best_threshold(told: Sequence[Sequence[Sequence[float]]]) -> float | None:
     """Seconds after which to stop; None if dropping gains nothing. Pure, so that all ranks find the same.
 
-    Of many candidates the one with the largest effective speed-up: the share of work kept over the share of time kept.
+    Chooses the candidate with the largest effective speed-up: the share of work kept over the share of time kept.
 
-    `told[rank][step]` lists when each micro-batch ended, and at last the step itself, in seconds since the step began.
+    `told[rank][step]` lists when each micro-batch ended, and finally the step itself, in seconds since the step began.
 
     >>> steady = [[1.0, 2.0, 3.0, 4.0, 4.1]] * 3
     >>> best_threshold([steady, steady]) is None
@@ -150,7 +150,7 @@ def best_threshold(told: Sequence[Sequence[Sequence[float]]]) -> float | None:
 
 
 def score(tau: float, steps: Sequence[Sequence[Sequence[float]]]) -> float:
-    """The speed-up of stopping at tau, beyond 1: `steps[step][rank]` as told. Nothing is gained at the longest time."""
+    """The speed-up of stopping at tau, minus 1; 0 at the longest time. `steps[step][rank]` lists times as above."""
     longest = [max(row[-2] for row in rows) for rows in steps]
     overhead = sum(max(row[-1] for row in rows) for rows in steps) / len(steps) - sum(longest) / len(steps)
     gains = []

@@ -5,9 +5,9 @@ MATCHA: Wang, Sahu, Yang, Joshi, Kar, "MATCHA: speeding up decentralized SGD via
 
     atc:  x_i = sum over j of W_ij (x_j - lr * g_j)          awc:  x_i = (sum over j of W_ij x_j) - lr * g_i
 
-A rank waits for its neighbours only, but in lock-step: a slow one slows its neighbours, and they slow theirs. That
-saves bandwidth and latency; it is no cure for stragglers. Momentum stays with each rank; buffers are averaged when all
-ranks meet. A neighbour that has left is left out, and its weight goes to the rank itself.
+A rank waits only for its neighbours, but in lock-step: a slow rank slows its neighbours, and they slow theirs. That
+saves bandwidth and latency, but does not help against stragglers. Momentum stays with each rank; buffers are averaged
+when all ranks synchronise. A neighbour that has left is left out, and its weight goes to the rank itself.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ORDERS = ("atc", "awc")
 
 @lru_cache(maxsize=64)
 def mixing_rows(graph: str, mixing: str, world: int, seed: int) -> list[Row]:
-    """Row i of W for each rank i, its ranks in order; shared, so not to be changed.
+    """Row i of W for each rank i, in order of ranks. Cached, so callers must not change it.
 
     Raises `InvalidRules` for a graph that does not fit the world.
     """
@@ -41,7 +41,7 @@ class DPSGD(Averaging):
 
     graph: ring, torus, exponential, erdos-renyi, star, complete, or edges such as 0-1+1-2+2-0.
     mixing: weights of the edges, "metropolis" or "best-constant".
-    order: "atc", step then average, or "awc", average what was there before the step, then step.
+    order: "atc", step, then average; or "awc", average the weights before the step, then step.
 
     >>> DPSGD(graph="star").row(rank=1, iteration=0, world=4)
     {0: 0.25, 1: 0.75}
@@ -61,7 +61,7 @@ class DPSGD(Averaging):
         return self._sharing(world, Publishing())
 
     def row(self, rank: int, iteration: int, world: int) -> Row:
-        """How much of whom this rank takes."""
+        """The weight of each rank in this rank's average."""
         return mixing_rows(self.graph, self.mixing, world, self.seed)[rank]
 
     async def step(self, engine: Engine, work: Work) -> Ticket:
@@ -99,10 +99,10 @@ class Matcha(DPSGD):
 
         x_i = sum over j of W_ij(k) (x_j - lr * g_j),    W(k) = I - alpha * sum over m of B_m(k) L_m
 
-    The graph's edges are split into matchings, and each is active with a probability of its own. Which ones are is
-    drawn from a seed all ranks share. Without an active edge a rank waits for nobody.
+    The graph's edges are split into matchings, each active with a probability of its own, drawn from a shared seed.
+    Without an active edge a rank waits for nobody.
 
-    budget: the share of all matchings that is active in the mean, in (0, 1]; 1 is D-PSGD with the best constant weight.
+    budget: the mean share of matchings that is active, in (0, 1]; 1 is D-PSGD with the best constant weight.
     """
 
     graph: str = "erdos-renyi"
@@ -119,10 +119,10 @@ class NonBlockingDPSGD(DPSGD):
         y_i = x_i - lr * S_i / b_i  (or / B);    x_i = sum over j of W_ij y_j
 
     S_i is the sum of the b_i mini-batches that rank i has finished when it sees the signal, at its next boundary. The
-    others wait for it no longer than that. What it had not begun is carried as data into the next iteration.
+    others wait for it no longer than that. Mini-batches it had not begun go to the next iteration.
 
-    normalise: divide by the "planned" mini-batches, so that the learning rate follows the work, as with the authors; or
-        by the "finished" ones: a rank that lags then takes whole steps on single mini-batches.
+    normalise: divide by the "planned" mini-batches, so that a step is as large as the work in it, as the authors do; or
+        by the "finished" ones: a lagging rank then takes whole steps on single mini-batches.
     """
 
     normalise: str = "planned"
@@ -139,7 +139,7 @@ class NonBlockingDPSGD(DPSGD):
         return await super().step(engine, work)
 
     async def microbatch(self, engine: Engine, work: Work) -> After:
-        """Has anybody finished this iteration? Without neighbours in it, nobody cares."""
+        """Stops once any rank has finished this iteration, unless this rank has no neighbours in it."""
         if len(self.row(engine.rank, engine.steps, engine.world)) == 1:
             return After.GO_ON
         engine.look()
@@ -153,7 +153,7 @@ class NonBlockingMatcha(NonBlockingDPSGD, Matcha):
 
 @dataclass(frozen=True)
 class ALDSGD(DPSGD):
-    """AL-DSGD (He, Wang, Choromanska, arXiv 2405.11389): gossip that is pulled towards adjacent leaders.
+    """AL-DSGD (He, Wang, Choromanska, arXiv 2405.11389): gossip with a pull toward adjacent leaders.
 
         z_i = (1 - c1 - c2) * sum over j of W_ij y_j  +  c1 * y_l + c2 * y_h
         x_i = z_i - p1 * (z_i - y_l) - p2 * (z_i - y_h)
@@ -161,11 +161,11 @@ class ALDSGD(DPSGD):
     y_j = x_j - lr * g_j; l is the neighbour with the lowest loss, h the one with the highest degree, both may be i.
     Give the loss to `step(loss=...)`: without it l is the rank itself. The mean over the ranks is not preserved.
 
-    c1, c2: how much of its leaders' weights a rank takes into the mean; of l and of h.
-    p1, p2: how far it is pulled towards them afterwards.
-    every: leaders are followed every so many steps.
-    rotate: the graph alternates between itself and a relabelled copy, so that who has many neighbours in one has few in
-        the other.
+    c1, c2: share of l's and of h's weights in the mean.
+    p1, p2: how far the mean is then pulled toward them.
+    every: steps between two pulls.
+    rotate: the graph alternates with a relabelled copy, so that ranks with many neighbours in one have few in the
+        other.
     """
 
     graph: str = "erdos-renyi"
@@ -187,7 +187,7 @@ class ALDSGD(DPSGD):
             )
 
     def row(self, rank: int, iteration: int, world: int) -> Row:
-        """Of the graph, or of its copy in which every rank plays the part of its mirror image."""
+        """The row in the graph, or in its copy, where every rank takes the place of its mirror image."""
         rows = mixing_rows(self.graph, self.mixing, world, self.seed)
         if not self.rotate or iteration % 2 == 0:
             return rows[rank]
@@ -217,9 +217,9 @@ class DSGDAAU(Averaging):
 
         X = P_k (X - lr * G_k)
 
-    A rank that finishes waits until a link between two who wait joins parts of the graph that were not joined yet. All
-    who wait then average by Metropolis weights over the links between them; everybody else keeps its weights. So a
-    slow rank is waited for only once in each search, when nothing but its links is missing.
+    A rank that finishes a step waits until an edge between two waiting ranks connects parts of the graph that were not
+    connected yet. All waiting ranks then average by Metropolis weights over the edges between them; the others keep
+    their weights. So the others wait for a slow rank only once in each search, when only its edges are missing.
 
     graph: as in `d-psgd`.
     """

@@ -1,12 +1,12 @@
-"""Local SGD and its relatives: steps of one's own, and now and then the mean of all ranks' weights.
+"""Local SGD and its relatives: local steps, and now and then the mean of all ranks' weights.
 
 Stich, "Local SGD converges fast and communicates little", ICLR 2019; Lin et al., "Don't use large mini-batches, use
 local SGD" (post-local), ICLR 2020; Zhou et al., "DaSGD", arXiv 2006.00441 (delayed averaging).
 
     x_i = x_i - lr * g_i(x_i);    every H steps:  x_i = mean over j of x_j
 
-Everybody waits for everybody, but once in H steps: random delays average out, a rank that is always slow does not.
-Momentum stays with each rank; model buffers are averaged when all ranks meet.
+All ranks wait for each other, but only once in H steps: random delays average out, a rank that is always slow does not.
+Momentum stays with each rank; model buffers are averaged when all ranks synchronise.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class LocalSGD(Averaging):
         return await engine.finish_round(await engine.begin(work))
 
     async def meet(self, engine: Engine) -> None:
-        """Give away what was done since the last average: it is averaged with what the others give."""
+        """Contributes the steps since the last average, so that they are averaged with the others'."""
         if engine.state.get("has_own"):
             engine.state["has_own"] = False
             await engine.begin(Work())
@@ -108,7 +108,7 @@ class LocalSGD(Averaging):
 class PostLocalSGD(LocalSGD):
     """Averages after every step at first, and every few steps later on.
 
-    start: the step from which on `every` holds; usually where the learning rate is first lowered.
+    start: the step from which `every` applies; usually where the learning rate is first lowered.
     """
 
     start: int = 100
@@ -123,14 +123,14 @@ class PostLocalSGD(LocalSGD):
 
 @dataclass(frozen=True)
 class DaSGD(LocalSGD):
-    """Averages while it goes on computing: the mean of step t is merged at step t + d.
+    """Keeps computing while it averages: the mean of step t is merged at step t + d.
 
         delta:  x_i(t+d) = mean x(t) + (x_i(t+d) - x_i(t))        lerp:  x_i(t+d) = xi * x_i(t+d) + (1 - xi) * mean x(t)
 
-    Nobody waits unless the mean is not there after d steps. On one machine the last rank to arrive does the reducing.
+    A rank waits only if the mean is not there after d steps. On one machine the last rank to arrive reduces.
 
     delay: d, at most `every`; 0 is local SGD.
-    merge: "delta", or "lerp", which keeps a share of its own.
+    merge: "delta", or "lerp", which keeps a share of the rank's own weights.
     xi: that share.
     """
 

@@ -1,4 +1,4 @@
-"""An outer optimizer on what many local steps changed: DiLoCo, with all ranks, and NoLoCo, in random pairs.
+"""An outer optimizer on the change made by many local steps: DiLoCo, with all ranks, and NoLoCo, in random pairs.
 
 DiLoCo: Douillard et al., "DiLoCo: distributed low-communication training of language models", arXiv 2311.08105.
 NoLoCo: Kolehmainen et al., "NoLoCo: no-all-reduce low communication training", arXiv 2506.10911.
@@ -21,7 +21,7 @@ from outpace.strategies.local_sgd import LocalSGD, WeightsReplica
 
 
 class OuterReplica(WeightsReplica):
-    """Contributes how far it went since the last average; an outer optimizer goes on from there with the mean of it."""
+    """Contributes its change since the last average. An outer optimizer applies the mean change to the last average."""
 
     def __init__(self, *args: Any, lr: float, momentum: float) -> None:
         super().__init__(*args)
@@ -52,7 +52,7 @@ class OuterReplica(WeightsReplica):
         return Contents([*contents.tensors, *momentum], {**contents.plain, "outer": len(momentum)}, contents.base)
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
-        """The slow ones, which all ranks share: those of its own steps since the last average are its own."""
+        """The slow weights, which all ranks share; local steps since the last average stay local."""
         return [s.detach() for s in self._slow]
 
     def on_weights_replaced(self) -> None:
@@ -80,7 +80,7 @@ class DiLoCo(LocalSGD):
 
         d = mean over i of (s - x_i);   m = mu * m + d;   s = s - lr * (d + mu * m);   x_i = s
 
-    The inner optimizer's state stays with each rank. Everybody waits for everybody, once in H steps.
+    The inner optimizer's state stays with each rank. All ranks wait for each other, once in H steps.
 
     every: H, steps between two averages.
     outer_lr, outer_momentum: of the outer `torch.optim.SGD`; 1 and 0 make it local SGD.
@@ -109,7 +109,7 @@ class PairReplica(SharingReplica):
 
     @torch.no_grad()
     def published(self) -> list[torch.Tensor]:
-        """How far it went from its slow weights, and these."""
+        """Its change since the slow weights, and these."""
         return [*(p - s for p, s in zip(self.parameters, self._slow, strict=True)), *self._slow]
 
     def outer_step(self, mean: Mixed) -> None:
@@ -128,7 +128,7 @@ class PairReplica(SharingReplica):
         self.on_weights_replaced()
 
     def _weights_to_begin_with(self) -> list[torch.Tensor]:
-        """The slow ones: its steps since it last met a partner are its own."""
+        """The slow weights; local steps since the last average stay local."""
         return self._slow
 
     def extra_state(self) -> dict[str, Any]:
@@ -145,11 +145,11 @@ class PairReplica(SharingReplica):
 
 @dataclass(frozen=True)
 class NoLoCo(Averaging):
-    """As DiLoCo, in random pairs instead of with all ranks: a slow rank holds up one partner only.
+    """Like DiLoCo, but in random pairs instead of with all ranks: a slow rank holds up only one partner.
 
         d_i = x_i - s_i;   m_i = mu * m_i + lr * mean d + lr * (mean s - s_i);   s_i = s_i + m_i;   x_i = s_i
 
-    Means are over the pair, which is drawn from a seed all ranks share. When all ranks meet, they take the mean.
+    Means are over the pair, which is drawn from a shared seed. A synchronisation averages all ranks.
 
     every: steps between two averages.
     outer_lr, outer_momentum: lr and mu.

@@ -5,8 +5,8 @@ Assran, Loizou, Ballas, Rabbat: "Stochastic gradient push for distributed deep l
     x_i = x_i - lr * g(z_i);   x_i = sum over j of P_ij x_j;   w_i = sum over j of P_ij w_j;   z_i = x_i / w_i
 
 Each rank pushes equal shares of its numerator x and of its push-weight w to the peers whose turn it is; P is
-column-stochastic, so nothing is lost. The optimizer steps the numerator, forward and backward use z. A sender waits for
-no answer; a receiver waits for what is pushed to it, with overlap only for what is more than so many steps old.
+column-stochastic, so nothing is lost. The optimizer steps the numerator; forward and backward use z. A sender does not
+wait; a receiver waits for what is pushed to it, or with overlap only for pushes more than that many steps old.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outpace.strategies.averaging import Averaging, SharingReplica, check_positi
 
 
 class PushReplica(SharingReplica):
-    """Keeps the numerator beside the weights, which are the numerator divided by the push-weight."""
+    """Keeps the numerator; the weights are the numerator divided by the push-weight."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -46,7 +46,7 @@ class PushReplica(SharingReplica):
         return [*self._numerator, self._weight]
 
     def _on_exchanged(self) -> None:
-        """All have the same weights now, and each its whole mass again."""
+        """All ranks have the same weights now, and each has push-weight 1 again."""
         self._divide()
         self.on_weights_replaced()
 
@@ -82,7 +82,7 @@ class SGP(Averaging):
     """Pushes shares of its weights around an exponential graph.
 
     peers: how many ranks it pushes to in each step.
-    overlap: what is pushed may come so many steps late before anybody waits for it; 0 is plain SGP.
+    overlap: how many steps late a push may arrive before its receiver waits for it; 0 is plain SGP.
     """
 
     peers: int = 1
@@ -116,12 +116,12 @@ class SGP(Averaging):
         return Ticket(engine.steps, iteration, True, "on time")
 
     async def meet(self, engine: Engine) -> None:
-        """Nothing that was pushed here may get lost."""
+        """Receives everything that was pushed here, so that nothing is lost."""
         while self._is_owed(engine):
             await self._receive(engine, engine.ledger.published.furthest, kept=1.0)
 
     def _is_owed(self, engine: Engine) -> bool:
-        """Anything, also what quicker ranks have pushed here beyond this one's last step: they have given it away."""
+        """Whether any push to this rank is missing, including those that faster ranks made beyond its last step."""
         engine.look()
         published, owed = engine.ledger.published, engine.state.setdefault("owed", [])
         beyond: set[tuple[int, int]] = engine.state.setdefault("beyond", set())
@@ -139,8 +139,8 @@ class SGP(Averaging):
     async def _receive(
         self, engine: Engine, at_the_latest: int, kept: float, mine: tuple[int, int] | None = None
     ) -> None:
-        """Adds up what is there; waits for what was pushed up to some iteration. `mine`: the publication that has what
-        this rank keeps, where it has just been made: that is in host memory already."""
+        """Adds up the pushes that are there; waits for those up to iteration `at_the_latest`. `mine`: this rank's own
+        publication, if it was just made and so is in host memory already."""
         owed = engine.state["owed"]
         for source, when in owed:
             if when <= at_the_latest:
@@ -158,7 +158,7 @@ class SGP(Averaging):
         engine.replica.become(await engine.weights.mix(shares, oldest - 1, own=own))
 
     def _kept(self, engine: Engine, iteration: int) -> float:
-        """A rank keeps its own share, and those of peers that have left."""
+        """The share that a rank keeps: its own, and those of peers that have left."""
         peers = push_peers(engine.rank, iteration, engine.world, self._peers(engine.world))
         return 1 - self._share(engine.world) * sum(engine.ledger.published.taking_part(peer) for peer in peers)
 
