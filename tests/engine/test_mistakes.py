@@ -245,7 +245,7 @@ def test_a_step_that_was_interrupted_half_way_is_not_taken_twice():
     with pytest.raises(KeyboardInterrupt):
         opt.step()
     handle.remove()
-    with pytest.raises(outpace.OutpaceError, match="interrupted while it applied round 0"):
+    with pytest.raises(outpace.OutpaceError, match="interrupted while applying round 0"):
         opt.step()
     assert weight.item() == 0.0
 
