@@ -124,7 +124,7 @@ def test_a_rank_is_refused_while_another_process_of_the_same_rank_is_only_stoppe
         command = [sys.executable, str(SCRIPT), str(tmp_path), "count"]
         second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
         assert second.returncode == 1
-        assert f"rank 1 still lives as process {job.pid(1)}; it may wake up and write" in second.stderr
+        assert f"rank 1 is still alive as process {job.pid(1)}, which may wake up and write" in second.stderr
         job.kill(1, number=signal.SIGCONT)
         job.stop_training()
         assert job.end() == 0, job.errors

@@ -34,7 +34,7 @@ _HEAD = struct.Struct("<8sII16s")  # magic, layout version, length of the descri
 _DIRECTORY_PREFIX = f"outpace-{os.getuid()}-"
 _FORBIDDEN = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.ENOENT)  #: by a seccomp profile, or /proc is not there
 NAMES = ("arena", "log", "life", "inbox")
-_in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its own life
+_in_use: set[Path] = set()  # directories of this process: opening and closing their files would drop its life locks
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Files:
 
 
 def create_files() -> Files:
-    """New, empty files: anonymous where the system can, else in a private directory."""
+    """New, empty files: anonymous if the system allows it, else in a private directory."""
     directory = os.environ.get("OUTPACE_ARENA_DIR")
     if directory is None and hasattr(os, "memfd_create"):
         try:
@@ -75,7 +75,7 @@ def _usual_directory() -> Path:
 @cache
 def _say_forbidden(why: str, directory: Path) -> None:
     log.warning(
-        "anonymous shared memory is not to be had here (memfd_create: %s), so the arena lies in files in %s; if all "
+        "anonymous shared memory is not available here (memfd_create: %s), so the arena lies in files in %s; if all "
         "ranks are killed, they stay there until the next start. To choose another directory, set OUTPACE_ARENA_DIR",
         *(why, directory),
     )
@@ -88,13 +88,13 @@ def _named_files(base: Path) -> Files:
         try:
             return open_files([str(path / name) for name in NAMES], path, os.O_CREAT | os.O_EXCL)
         except FileNotFoundError:
-            continue  # another job swept it before this one could say that it lives there
+            continue  # another job swept it before this one could mark it as in use
 
 
 def open_files(paths: Sequence[str], directory: Path | None, flags: int = 0) -> Files:
     """Opens another rank's files. Raises OSError if they are gone.
 
-    The file of lives comes first: whoever has entered it keeps the others from being swept away.
+    The file of lives comes first: a process that has entered it keeps the others from being swept away.
     """
     fds: dict[str, int] = {}
     if directory is not None:
@@ -122,7 +122,7 @@ def remove_directory(files: Files) -> None:
 
 
 def write_header(fd: int, layout: ArenaLayout, job: bytes, description: dict[str, Any]) -> None:
-    """Makes the file an arena of this job. The description is what ranks compare their models by."""
+    """Makes the file an arena of this job. Ranks compare their models by the description."""
     body = json.dumps(description).encode()
     os.pwrite(fd, _HEAD.pack(MAGIC, LAYOUT_VERSION, len(body), job) + body, 0)
     try:
@@ -156,18 +156,18 @@ def read_header(fd: int, job: bytes | None = None) -> dict[str, Any]:
 
 
 def check_room(layout: ArenaLayout, kept: int) -> None:
-    """Raises `ArenaFull` before anything is written, if the memory training needs is not there."""
+    """Raises `ArenaFull`, before anything is written, if there is too little memory for training."""
     need, room = layout.usual_bytes(kept), available_bytes()
     if room is not None and need > room:
         raise ArenaFull(
-            f"training with {layout.world} ranks needs {amount(need)} of shared memory, and {amount(room)} are free: "
+            f"training with {layout.world} ranks needs {amount(need)} of shared memory, but {amount(room)} are free: "
             f"one vector of {amount(layout.vector_bytes)} for each rank, {kept} + 2 for results, and two snapshots. "
             f"Use fewer ranks, a smaller max_staleness (now {kept}), or a machine with more memory"
         )
 
 
 def reserve(files: Files, layout: ArenaLayout, kept: int) -> None:
-    """Takes the room of named files up front, so that a full disk is an error here and not a crash later."""
+    """Reserves the room of named files up front, so that a full disk is an error here and not a crash later."""
     if files.directory is None:
         return
     try:
@@ -205,8 +205,8 @@ def _anonymous_files() -> Files:
 def _sweep(base: Path) -> None:
     """Removes what a killed run left behind: directories of ours that nobody has entered.
 
-    The lock decides, and not what was seen before: a directory that another job is just making is either locked by that
-    job, and stays, or by this one; then that job sees it gone and makes another one.
+    The lock decides. A directory that another job is just making is either locked by that job, and stays; or by this
+    one, and then that job finds it gone and makes another.
     """
     for path in set(base.glob(_DIRECTORY_PREFIX + "*")) - _in_use:
         try:

@@ -1,24 +1,21 @@
-"""What one process asks of the kernel: shared memory, barriers, a bell, locks that show who lives, and signals that
-tests ask for.
+"""What one process asks of the kernel: mapped memory, barriers, a bell, locks that show which ranks live, test faults.
 
-The arena's file can be taken out of this process's memory at once, whoever still looks at it. Python unmaps a file only
-when nobody has a view of it, and keeps the file open until then: traces of an exception, or a cycle that the garbage
-collector has not come to, would keep an arena alive. So Python maps nothing but room for addresses; the file is put in
-there, and empty memory in its place when it is given back.
+Mapping: the arena's file can be unmapped at once, even while it has views. Python unmaps a file only when it has no
+views left, and keeps it open until then, so that a traceback or an uncollected cycle would keep an arena alive. So
+Python maps only an address range. The file is mapped over it, and later replaced by empty memory.
 
-In which order other processes see what this one does to shared memory: Python has no atomics, and a processor may show
-plain writes to others in another order than they were made in. What is needed where, and who guarantees it:
-docs/decisions/0013-memory-order.md.
+Memory order: Python has no atomics, and a processor may show plain writes to other processes out of order. Decision
+docs/decisions/0013-memory-order.md says which order is needed where, and what guarantees it.
 
-Waiting without CPU: one futex word in the arena, rung after anything a waiter may care about. A ring that gets lost
-costs one slice, never a hang: every wait ends after at most a slice and looks at the log again.
+Waiting without CPU: one futex word in the arena, rung after anything a waiting rank may care about. A lost ring costs
+one slice, never a hang: every wait ends after at most a slice and reads the log again.
 
-Who lives: each rank holds a POSIX record lock on its own byte of one file. The kernel drops the lock when the process
+Liveness: each rank holds a POSIX record lock on its own byte of one file. The kernel drops the lock when the process
 dies, at once and whatever killed it. Forked children do not inherit it. Closing any descriptor of the file would drop
-it too, so the file is opened once and kept. No heartbeat, and therefore no false suspicion of a rank that is only slow.
+it, too, so the file is opened once and kept. There is no heartbeat, so a slow rank is never suspected.
 
-`OUTPACE_FAULT=stop:reducing:17` stops this process (SIGSTOP) the first time it passes the point `reducing` in round 17
-or later; `kill` ends it with SIGKILL. It exists so that the guarantees can be tested where they are hardest to keep.
+Faults: `OUTPACE_FAULT=stop:reducing:17` stops this process (SIGSTOP) the first time it passes the point `reducing` in
+round 17 or later; `kill` ends it with SIGKILL. Tests use it where the guarantees are hardest to keep.
 """
 
 from __future__ import annotations
@@ -54,21 +51,21 @@ _GLOBAL_EXPEDITED, _REGISTER_GLOBAL_EXPEDITED = 1 << 1, 1 << 2
 
 
 def take_part() -> None:
-    """Lets the others' barriers count in this process, too. Every process that maps an arena calls it first."""
+    """Makes other processes' barriers apply to this one. Every process that maps an arena calls it first."""
     _membarrier()
 
 
 def before_showing() -> None:
-    """Whatever was read and written before is over for everybody before anything that is written from here on is seen.
+    """Orders everything read and written before it ahead of everything written after it, for all processes.
 
-    Whoever sees the latter then sees the former, without a barrier of its own.
+    A process that sees a later write also sees the earlier ones, without a barrier of its own.
     """
     if not _IS_STRONG:
         _everywhere()
 
 
 def before_looking() -> None:
-    """As `before_showing`, and also: whatever is read from here on is read after what was written before is seen."""
+    """As `before_showing`, and also orders earlier writes ahead of later reads."""
     if _IS_STRONG:
         Lock().acquire(blocking=False)  # one instruction that no read and no write can pass: a new lock is always free
     else:
@@ -84,7 +81,7 @@ def _everywhere() -> None:
 
 
 def _system_call(numbers: dict[str, int], *types: Any) -> Callable[..., int] | None:
-    """By its number on this processor; None where that is not known."""
+    """A system call by its number on this processor; None if that is not known."""
     number = numbers.get(platform.machine()) if sys.platform.startswith("linux") else None
     if number is None:
         return None
@@ -95,7 +92,7 @@ def _system_call(numbers: dict[str, int], *types: Any) -> Callable[..., int] | N
 
 @cache
 def _membarrier() -> Callable[[], int] | None:
-    """A barrier in every running thread of all processes that take part: `membarrier(2)`. None where it is missing."""
+    """A barrier in every running thread of all processes that take part: `membarrier(2)`. None if it is missing."""
     call = _system_call(_SYS_MEMBARRIER, ctypes.c_int, ctypes.c_uint, ctypes.c_int)
     if call is None or call(_REGISTER_GLOBAL_EXPEDITED, 0, 0) != 0:
         return None
@@ -109,8 +106,8 @@ os.register_at_fork(after_in_child=_membarrier.cache_clear)  # a child takes par
 def _warn() -> None:
     log.warning(
         "membarrier(2) is not available here (Linux before 4.16, or forbidden), and a %s processor may show one rank's "
-        "writes to another out of order. outpace goes on, with the order that the kernel's own reads and writes give. "
-        "Allow membarrier in the container's seccomp profile",
+        "writes to another out of order. Training goes on, relying on the order that the kernel's reads and writes "
+        "give. Allow membarrier in the container's seccomp profile",
         platform.machine(),
     )
 
@@ -139,18 +136,18 @@ class Bell:
         self._timeout_address = ctypes.addressof(self._timeout)
 
     def value(self) -> int:
-        """Read before looking at the log, so that a ring in between is not missed."""
+        """Read this before the log, so that a ring in between is not missed."""
         return self._word.value
 
     def ring(self, waiters: int = EVERYBODY) -> None:
-        """Wakes so many waiters, those who have waited longest."""
+        """Wakes this many waiters, the longest waiting first."""
         if self._futex is None:
             self._word.value += 1
             return
         self._futex(_FUTEX_WAKE_OP, waiters, 0, self._address, _ADD_ONE_NEVER_MORE)
 
     def spin(self, value: int, seconds: float) -> bool:
-        """Looks out for a ring for that long, without sleeping. True if there was one."""
+        """Watches for a ring for that long, without sleeping. True if there was one."""
         word, end = self._word, time.monotonic() + seconds
         while word.value == value:
             if time.monotonic() > end:
@@ -170,7 +167,7 @@ class Bell:
 
 _FLOCK = struct.Struct("hhlli4x") if sys.platform.startswith("linux") else struct.Struct("qqihh")
 
-_USERS = 1 << 30  #: a byte beyond all ranks, locked together by all who use the files
+_USERS = 1 << 30  #: a byte beyond all ranks, with a shared lock of all processes that use the files
 
 
 class Life:
@@ -178,31 +175,31 @@ class Life:
         self._fd = fd
 
     def take(self, rank: int) -> bool:
-        """Marks this process as the living one of `rank`. False if another process still is."""
+        """Marks this process as the living process of `rank`. False if another process still is."""
         return self._locks(fcntl.LOCK_EX, rank, 1)
 
     def wait_for(self, rank: int) -> None:
-        """Becomes the living one of `rank` as soon as nobody else is."""
+        """Becomes the living process of `rank` as soon as no other is."""
         fcntl.lockf(self._fd, fcntl.LOCK_EX, 1, rank, os.SEEK_SET)
 
     def drop(self, rank: int) -> None:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, rank, os.SEEK_SET)
 
     def enter(self) -> bool:
-        """Says that this process uses the files that lie beside this one. False if somebody removes them just now."""
+        """Marks the files beside this one as used by this process. False if another process is removing them."""
         return self._locks(fcntl.LOCK_SH, _USERS, 1)
 
     def leave_empty(self) -> bool:
-        """Takes that back. True if nobody else uses them; nobody can enter then until this file is closed."""
+        """Takes that back. True if nobody else uses them; then nobody can enter until this file is closed."""
         self.drop(_USERS)
         return self._locks(fcntl.LOCK_EX, _USERS, 1)
 
     def is_abandoned(self) -> bool:
-        """Whether no process uses the files, nor is the living one of any rank; nobody can enter then, as above."""
+        """Whether no process uses the files or is the living process of a rank; then nobody can enter, as above."""
         return self._locks(fcntl.LOCK_EX, 0, 0)
 
     def lives(self, rank: int) -> bool:
-        """Whether another process holds `rank`. Not meant for one's own."""
+        """Whether another process holds `rank`. Not for this process's own rank."""
         return self._probe(rank)[0] != fcntl.F_UNLCK
 
     def holder(self, rank: int) -> int:
@@ -211,7 +208,7 @@ class Life:
         return 0 if kind == fcntl.F_UNLCK else pid
 
     def _locks(self, kind: int, start: int, length: int) -> bool:
-        """Takes a lock if no other process has one that forbids it. Length 0 means all that follows."""
+        """Takes a lock unless another process's lock forbids it. Length 0 means everything from `start` on."""
         try:
             fcntl.lockf(self._fd, kind | fcntl.LOCK_NB, length, start, os.SEEK_SET)
         except OSError as error:
@@ -259,9 +256,9 @@ _EMPTY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
 
 
 def mapped(fd: int, nbytes: int) -> mmap.mmap:
-    """The file's first bytes, shared with all who map it. Raises OSError, and ValueError if there are not so many."""
+    """The file's first bytes, shared with all processes that map it. Raises OSError, and ValueError if it is shorter."""
     if os.fstat(fd).st_size < nbytes:
-        raise ValueError(f"the arena should have {nbytes} bytes, and has {os.fstat(fd).st_size}")
+        raise ValueError(f"the arena should have {nbytes} bytes, but has {os.fstat(fd).st_size}")
     if sys.platform.startswith("linux"):
         try:
             room = mmap.mmap(-1, nbytes, _EMPTY)
@@ -274,7 +271,7 @@ def mapped(fd: int, nbytes: int) -> mmap.mmap:
 
 
 def give_back(room: mmap.mmap) -> None:
-    """Takes the file out. Views of it are views of zeros from then on."""
+    """Unmaps the file. Views of it show zeros from then on."""
     if sys.platform.startswith("linux"):
         _put(room, _EMPTY, -1)
 
@@ -316,7 +313,7 @@ class Arena:
         self.word = ctypes.c_uint32.from_buffer(self._map, layout.control)
 
     def close(self) -> None:
-        """Gives the memory back at once. Whoever still has a view of it sees zeros."""
+        """Gives the memory back at once. Remaining views of it show zeros."""
         with contextlib.suppress(OSError):  # then it is given back when nobody has a view of it any more
             give_back(self._map)
 
@@ -324,14 +321,14 @@ class Arena:
         return self.bytes[offset : offset + nbytes]
 
     def touch(self, offset: int, nbytes: int) -> None:
-        """Brings what is about to be used into this process's page table, at once instead of page by page."""
+        """Maps the pages of what is about to be used into this process at once, instead of one by one."""
         if offset not in self._touched:
             self._touched.add(offset)
             self._populate(offset, nbytes)
 
     def touch_ahead(self, rank: int) -> None:
-        """What this rank writes in a first round of all: its row, and its part of the first slot. Before it joins: all
-        ranks do it together, and while others still start."""
+        """Touches what this rank writes in the first round: its row, and its part of the first slot. Called before it
+        joins, so that all ranks do it in parallel, and while others still start."""
         layout = self.layout
         self.touch(self.rows[rank, 0].vector, layout.vector_bytes)
         part = layout.vector_bytes // layout.world
@@ -343,7 +340,7 @@ class Arena:
             self._map.madvise(_POPULATE_READ, start, offset + nbytes - start)
 
     def punch(self, offset: int, nbytes: int) -> None:
-        """Gives back the pages that lie there as a whole: they read as zeros for everybody, and cost nothing."""
+        """Frees all whole pages there: they then read as zeros for all processes, and cost nothing."""
         self._touched.discard(offset)
         start, end = -(-offset // PAGE) * PAGE, (offset + nbytes) // PAGE * PAGE
         if end > start and hasattr(mmap, "MADV_REMOVE"):
@@ -355,7 +352,7 @@ class Arena:
         return self.raw[offset : offset + 8 * count].cast(code)  # type: ignore[call-overload,no-any-return]
 
     def write_meta(self, offset: int, blob: bytes) -> None:
-        """Stores what goes with a row or a slot. Refuses what would run into its neighbour."""
+        """Stores the metadata of a row or a slot. Refuses what would run into its neighbour."""
         if 8 + len(blob) > self.layout.meta_bytes:
             raise ArenaFull(
                 f"the optimizer's hyper-parameters take {len(blob)} bytes and have grown since the start, when "

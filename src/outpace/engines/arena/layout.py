@@ -1,6 +1,6 @@
 """Where everything lies in the arena: pure arithmetic, equal on all ranks because their schemas are.
 
-Regions are reserved for the worst case and touched only when needed: shared memory that nobody wrote costs nothing.
+Regions are reserved for the worst case and touched only when needed: shared memory costs nothing until it is written.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from outpace.protocol.ledger_view import snapshot_buffers
 
 PAGE = 4096
-HOLD_BYTES = 64  #: one cache line a rank, so that holds do not disturb each other
+HOLD_BYTES = 64  #: one cache line per rank, so that holds do not disturb each other
 CHUNK_STATE_BYTES = 24  #: claimed tag, done tag, sum of squares
 STATE_VECTORS = 8  #: room for this many optimizer state vectors in a snapshot
-ROW_SHIFT_BYTES = 320  #: rows begin at different places of a page: a cache has few ways for equal ones, read together
+ROW_SHIFT_BYTES = 320  #: rows begin at different page offsets: with equal ones they would evict each other
 NOTES_BYTES = 128  #: a count and fifteen numbers
 _PLAIN_BYTES = 1 << 20
 
@@ -50,7 +50,7 @@ class ArenaLayout:
         published_rows: int = 0,
         published_bytes: int = 0,
     ) -> ArenaLayout:
-        """The arena for a model with so many tensors and hyper-parameters of such a size."""
+        """The arena for a model with this many tensors and hyper-parameters of this size."""
         plain = _PLAIN_BYTES + 1024 * tensors + 65536 * world
         return cls(
             world=world,
@@ -70,7 +70,7 @@ class ArenaLayout:
         self._row_bytes = self.vector_bytes + ROW_SHIFT_BYTES
         self._chunk_table_bytes = _pages(self.chunks * CHUNK_STATE_BYTES)
         self.control = self.header_bytes  #: the bell, then one hold for each rank and one for the host's agent
-        self.latest = self.control + 8  #: hint at the latest snapshot, for who cannot read the log from its beginning
+        self.latest = self.control + 8  #: hint at the latest snapshot, for ranks that cannot read the whole log
         self.agent = self.control + _pages(HOLD_BYTES * (2 + self.world))  #: see `engines.cluster.shared_page`
         self._metas = self.agent + PAGE
         self._chunk_states = self._metas + (self.rows * self.world + self.slots) * self.meta_bytes
@@ -84,11 +84,11 @@ class ArenaLayout:
         return self.control + HOLD_BYTES * (1 + rank)
 
     def row_meta(self, rank: int, row: int) -> int:
-        """What goes with a row: which parameters had gradients, and the hyper-parameters."""
+        """A row's metadata: which parameters had gradients, and the hyper-parameters."""
         return self._metas + (self.rows * rank + row) * self.meta_bytes
 
     def slot_meta(self, slot: int) -> int:
-        """What goes with a slot, likewise."""
+        """A slot's metadata, likewise."""
         return self._metas + (self.rows * self.world + slot) * self.meta_bytes
 
     def chunk_states(self, slot: int) -> int:
@@ -99,7 +99,7 @@ class ArenaLayout:
         return self._buffer_rows + (parity * self.world + rank) * self.buffer_bytes
 
     def row(self, rank: int, row: int) -> int:
-        """Where a contribution lies. All first rows come first: the second ones are seldom touched."""
+        """Where a contribution lies. All first rows come first, because the second ones are rarely touched."""
         return self._rows + (row * self.world + rank) * self._row_bytes
 
     def slot(self, slot: int) -> int:
@@ -112,7 +112,7 @@ class ArenaLayout:
         return self.state(snapshot_buffers(self.world)) + row * self.published_bytes
 
     def notes(self, row: int) -> int:
-        """The numbers that go with a published row, at its end: how many, and they themselves."""
+        """The notes of a published row, at its end: their count, then the numbers."""
         return self.published(row + 1) - NOTES_BYTES
 
     @property
@@ -120,7 +120,7 @@ class ArenaLayout:
         return self.published(self.published_rows) + PAGE
 
     def usual_bytes(self, kept: int, state_vectors: int = 2) -> int:
-        """Memory that training really touches when nobody is stopped: P rows, R+2 slots, two snapshots."""
+        """Memory that training actually touches if no rank is stopped: P rows, R+2 slots, two snapshots."""
         if self.published_rows:
             return self._rows + self.published_rows * self.published_bytes + 2 * (1 + state_vectors) * self.vector_bytes
         vectors = self.world + kept + 2 + 2 * (1 + state_vectors)

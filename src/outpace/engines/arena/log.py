@@ -1,8 +1,8 @@
 """The log of one host, as one of its ranks sees it: records in a file, and the ledger that is folded from them.
 
-A record is 64 bytes, appended by one `write`, so that the kernel orders them: it is there or it is not, and a process
-stopped or killed while appending can hold nothing. `ArenaLog` keeps a ledger up to date and waits: it owns the appends,
-the bell and the probing of lives, and decides nothing. What an event means is the ledger's business.
+A record is 64 bytes, appended by one `write`, so that the kernel orders them: a record is there or it is not, and a
+process stopped or killed while appending holds nothing up. `ArenaLog` keeps a ledger up to date and waits. It owns the
+appends, the bell and the liveness probes, and decides nothing: what an event means is up to the ledger.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ _ENCODING = {kind: (number, _record(fields)) for number, (kind, fields) in enume
 _DECODING = {number: (kind._make, record) for kind, (number, record) in _ENCODING.items()}
 READ_RECORDS = 32  #: a few rounds at once; a larger buffer costs more than a second read
 _READ_BYTES = RECORD_BYTES * READ_RECORDS
-CUT_AT_BYTES = 1 << 20  #: room is given back in pieces of at least this size
+CUT_AT_BYTES = 1 << 20  #: room is freed in pieces of at least this size
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 PROBE_S = 0.1
-SPIN_S = 0.0002  #: a wait begins with looking out for so long, where each rank has a core: waking up takes as long
-ASLEEP_S = 1.0  #: who did not even look for so long was stopped; several times what the longest rest takes
-LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after so long a wait, a lost ring may cost this much: a tenth of it
-SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first to arrive does not seal, the next one does, and so on
+SPIN_S = 0.0002  #: if each rank has a core, a wait starts by spinning for this long: waking up takes as long
+ASLEEP_S = 1.0  #: a rank that did not look for this long was stopped itself; several times the longest rest
+LONG_WAIT_S, LONG_SLICE_S = 0.5, 0.05  #: after a wait this long, a lost ring may cost this much: a tenth of it
+SEAL_TURN_S, SEAL_TURNS = 0.002, 4  #: if the first rank to arrive does not seal, the next one does, and so on
 _PASSED_OVER = Outcome(
-    OutcomeKind.UNKNOWN, "unknown: this rank was away, and what it gave away last was folded by others"
+    OutcomeKind.UNKNOWN, "unknown: this rank was away, and a snapshot replaced the log that showed what came of it"
 )
 
 
 class LogCut(Exception):
-    """The records wanted next were given back; whoever needs them adopts a snapshot."""
+    """The records wanted next were freed; a rank that needs them adopts a snapshot."""
 
 
 def encode(event: Event, time_ns: int = 0) -> bytes:
@@ -91,7 +91,7 @@ def encode(event: Event, time_ns: int = 0) -> bytes:
 
 
 def decode(records: bytes) -> list[Event]:
-    """Whole records as events. Raises for one that was damaged, or given back."""
+    """Whole records as events. Raises if one is damaged or was freed."""
     events: list[Event] = []
     for start in range(0, len(records), RECORD_BYTES):
         number, end = records[start], start + _CHECKED_BYTES
@@ -108,22 +108,22 @@ def decode(records: bytes) -> list[Event]:
 
 
 def append(fd: int, record: bytes) -> None:
-    """Shows one record to all who read that file. They see it after everything that this process did to shared memory
-    before, and before anything that it does there afterwards."""
+    """Appends one record for all readers of the file. They see it after everything that this process did to shared
+    memory before, and before anything that it does there afterwards."""
     kernel.before_showing()
     os.write(fd, record)
     kernel.before_showing()
 
 
 class AppendedFile:
-    """A file that grows at its end, and whose beginning can be given back."""
+    """A file that grows at its end, and whose beginning can be freed."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
         self._cut = 0
 
     def cut(self, position: int) -> None:
-        """Gives back the memory of what lies before, which reads as zeros then. Positions stay as they are."""
+        """Frees the memory of what lies before, which then reads as zeros. Positions do not change."""
         position -= position % 4096
         if position - self._cut < CUT_AT_BYTES or not sys.platform.startswith("linux"):
             return
@@ -139,28 +139,29 @@ class LogFile(AppendedFile):
         return time.monotonic_ns()
 
     def append(self, event: Event) -> None:
-        """Adds an event as it is, with its time. Takes about a microsecond and cannot be torn."""
+        """Appends an event as it is, with its time. Takes about a microsecond and cannot be torn."""
         append(self._fd, encode(event, event.time_ns))
 
     def close(self) -> None:
-        """Its file is about to be closed, and the number may be another file's then."""
+        """To be called before the file is closed: its descriptor may then become another file's."""
         self._fd = -1
 
     def has_news(self, position: int) -> bool:
         return bool(os.pread(self._fd, 1, position))
 
     def read(self, position: int) -> list[Event]:
-        """The next events from there on, at most `READ_RECORDS`."""
+        """The next events from that position on, at most `READ_RECORDS`."""
         records = os.pread(self._fd, _READ_BYTES, position)
         return decode(records) if records else []
 
 
 @dataclass(slots=True)
 class Fold:
-    """A ledger, and how much of the log is in it. Both change together, or are given up together.
+    """A ledger, and how much of the log is in it. Both change together, or are discarded together.
 
-    A signal handler may raise between any two instructions. So whoever folds says so first: a fold that its own thread
-    finds under way was torn by an exception, and is made anew. Nothing is caught, so nothing can come before the catch.
+    A signal handler may raise between any two instructions. So a thread marks the fold before it changes it: if the
+    same thread later finds the mark still set, an exception tore the fold, and it is made anew. There is no `except`
+    that an exception could come before.
     """
 
     ledger: Ledger
@@ -185,17 +186,17 @@ class ArenaLog:
         self.incarnation = 0
         self._fold = Fold(Ledger(rules, host))
         self.waited_s = 0.0
-        self.helpers = 0  #: how many waiters a sealed round is worth waking for
+        self.helpers = 0  #: how many waiters to wake for a sealed round
         self.file, self._snapshots, self._bell, self.life, self.faults = file, snapshots, bell, life, faults
         self._timeout_s = timeout_s
         self._spin_s = SPIN_S if rules.world <= cores() else 0.0  # else it would take a core from somebody who works
-        self._appended: dict[int, tuple[Event, Outcome]] = {}  # by its time, what is being appended here
+        self._appended: dict[int, tuple[Event, Outcome]] = {}  # by time, the events being appended here
         self._probed = 0.0
         self._shown = 0
 
     @property
     def ledger(self) -> Ledger:
-        """What the log made of all events up to `position`. Never half of one of them."""
+        """The fold of all events up to `position`, never of half an event."""
         by = self._fold.by
         if by and by == get_ident():
             self.look()
@@ -208,7 +209,7 @@ class ArenaLog:
     def look(self) -> None:
         """Folds what is new in the log. The bell is read first, so that a ring after this look is not missed.
 
-        It ends with what it folded itself, also if a signal handler looked at the log in the middle of it.
+        Ends with a fold of its own even if a signal handler looked at the log in the middle of it.
         """
         self._shown = self._bell.value()
         fold = self._fold
@@ -242,7 +243,7 @@ class ArenaLog:
         fold.by = 0
 
     def _fold_of_snapshot(self) -> Fold:
-        """For a rank that was away so long that its place in the log is gone, or whose fold was torn after it was."""
+        """For a rank whose place in the log was cut while it was away, or whose fold was torn after that."""
         before, began = self._fold.ledger, time.monotonic()
         while True:
             buffer = self._snapshots.hinted()
@@ -252,21 +253,21 @@ class ArenaLog:
             if time.monotonic() - began > self._timeout_s:
                 raise TimedOut(
                     f"[rank {self.rank}] what this rank missed is no longer in the log, and no snapshot to go on from "
-                    f"was written within {self._timeout_s:.0f} s. See whether the other ranks of its host are stopped, "
-                    "or raise timeout_s"
+                    f"was written within {self._timeout_s:.0f} s. Check whether the other ranks of its host are "
+                    "stopped, or raise timeout_s"
                 )
             time.sleep(SLICE_S)  # it is being overwritten, and a newer one is about to be hinted at
 
     def append(self, event: Event) -> Outcome:
-        """Appends in this rank's name, folds, and wakes the others if there is something to wake up for.
+        """Appends in this rank's name, folds, and wakes the others if it may concern them.
 
-        Returns what became of this very event, unknown only if a snapshot was adopted that is from after it.
+        Returns the outcome of this very event. It is unknown only if a snapshot from after it was adopted.
         """
         ledger = self.ledger
         news, sealed, round_ = ledger.news, ledger.reducing, ledger.round
         self.faults.at("before-append", round_)
         event = event._replace(time_ns=self.file.now_ns())
-        self._appended[event.time_ns] = (event, _PASSED_OVER)  # before it is there: a signal handler may fold it
+        self._appended[event.time_ns] = (event, _PASSED_OVER)  # before it is in the log: a signal handler may fold it
         try:
             self.file.append(event)
             self.faults.at("after-append", round_)
@@ -290,8 +291,8 @@ class ArenaLog:
         self.look()
 
     def close(self) -> None:
-        """Reads no more. What was read can still be asked for."""
-        with contextlib.suppress(OutpaceError):  # a damaged log: then that is why it closes
+        """Stops reading. The ledger so far stays available."""
+        with contextlib.suppress(OutpaceError):  # a damaged log: probably the reason for closing
             if self._fold.by:
                 self.look()
         self.file.close()
@@ -303,7 +304,7 @@ class ArenaLog:
         return self.position - position >= CUT_AT_BYTES
 
     def cut(self, position: int, buffer: int) -> None:
-        """Leaves a hint at the snapshot, and gives back the memory of what lies before it."""
+        """Leaves a hint at the snapshot, and frees the memory of what lies before it."""
         self._snapshots.announce(buffer)
         self.file.cut(position)
 
@@ -324,9 +325,9 @@ class ArenaLog:
         wait.counted_s = now
 
     async def rest(self, wait: Wait, at_most_s: float | None = None) -> None:
-        """Sleeps without CPU until there may be news, and reads it. Ends in time for whatever is due by the clock."""
+        """Sleeps without CPU until there may be news, and reads it. Ends in time for anything due by the clock."""
         now = time.monotonic()
-        if now - wait.looked_s > ASLEEP_S:  # it is this rank that stood still, and nobody it waits for
+        if now - wait.looked_s > ASLEEP_S:  # this rank itself was stopped, not those it waits for
             wait.asleep_s += now - wait.looked_s
         wait.looked_s = now
         if now - self._probed > PROBE_S:
@@ -360,7 +361,7 @@ class ArenaLog:
         return [m.rank for m in self.ledger.members.by_rank.values() if m.alive]
 
     def _grace_left_s(self) -> float | None:
-        """How long this rank still leaves the open round to late-comers. The first to arrive seals first."""
+        """How long this rank still waits before it seals the open round. The first to arrive seals first."""
         deadline = self.ledger.deadline_ns
         if deadline is None:
             return None
@@ -368,7 +369,7 @@ class ArenaLog:
         return (deadline - self.file.now_ns()) / 1e9 + min(turn, SEAL_TURNS) * SEAL_TURN_S
 
     def report_deaths(self) -> bool:
-        """Of ranks on this host: only here can their lives be seen."""
+        """Reports deaths of this host's ranks, whose locks only this host can see."""
         here = self.ledger.hosts.of
         gone = [
             m
@@ -386,5 +387,5 @@ class ArenaLog:
         where = f" (on hosts {sorted({hosts[rank] for rank in awaited})})" if hosts else ""
         return (
             f"[rank {self.rank} - round {self.ledger.round}] waited {self._timeout_s:.0f} s {purpose}; still missing: "
-            f"ranks {awaited}{where}. Nothing was lost; see whether they hang, or raise timeout_s"
+            f"ranks {awaited}{where}. Nothing was lost; check whether they hang, or raise timeout_s"
         )

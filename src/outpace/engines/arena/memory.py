@@ -1,14 +1,14 @@
 """The memory of one machine's ranks: rows, results, published weights and snapshots, in the arena they share, and how
 the rows of a sealed round become its result.
 
-On one machine the ranks do that themselves, chunk by chunk, whichever are there; between hosts, agents do. Every chunk
-is summed in private memory and then copied, so that two ranks that do the same chunk write the same bits, and one that
-was stopped half-way and wakes up later cannot spoil a result: before it copies it looks at the log, and a round
-that was still to be reduced then proves that the rows it read were whole.
+On one machine the ranks do that themselves, chunk by chunk; between hosts, agents do. Every chunk is summed in private
+memory and then copied, so that two ranks that do the same chunk write the same bits. A rank that was stopped half-way
+and wakes up later cannot spoil a result: it reads the log before it copies, and if the round is still in reduction, the
+rows it read were intact.
 
-A rank says which slot it holds before it reads or writes there. A slot whose round is no longer kept may be given to
-another round while a stopped rank still holds it. So whoever wants to write into a slot first says so, then looks at
-the log again, then at the others' holds: either it sees the sleeper's hold and goes elsewhere, or the sleeper, once
+A rank marks the slot it holds before it reads or writes there. A slot whose round is no longer kept may be given to
+another round while a stopped rank still holds it. So a rank that wants to write into a slot first marks it, then reads
+the log again, then the others' holds: either it sees the sleeper's hold and takes another slot, or the sleeper, once
 awake, sees in the log that its round is over.
 """
 
@@ -41,17 +41,17 @@ Reducing = Callable[[Round], "Event | None"]
 _SLOT_BITS = 16  #: of a hold; the rest is the attempt's tag
 _SLOT_MASK = (1 << _SLOT_BITS) - 1
 _NO_ROUND = (1 << 48) - 1  #: a tag that no attempt has
-_WORDS = 3  # per chunk: tag of who began it, tag of who did it, sum of squares
-UNUSED_ROUNDS = 32  #: what was of no use for so long is given back
+_WORDS = 3  # for each chunk: tag of the attempt that began it, tag of the one that finished it, sum of squares
+UNUSED_ROUNDS = 32  #: memory that was not used for this long is freed
 
 
 def tag(round_: Round) -> int:
-    """A number that is different for every attempt of every round, and never 0."""
+    """A number that is unique to each attempt of each round, and never 0."""
     return (round_.number << 8 | round_.attempt & 0xFF) + 1
 
 
 class Holds:
-    """For each rank, and for the agent of a host: the slot it uses, and for which attempt of which round."""
+    """For each rank and for the host's agent: the slot it uses, and for which attempt of which round."""
 
     def __init__(self, memory: Arena, rank: int) -> None:
         layout = memory.layout
@@ -59,22 +59,22 @@ class Holds:
         self._words = [memory.numbers(layout.hold(r), 1, "Q") for r in range(layout.world + 1)]
 
     def take(self, round_: Round) -> None:
-        """Says that this rank uses the round's slot. What it reads from here on, the log first, it reads after that."""
+        """Marks the round's slot as used by this rank. All its later reads, the log first, come after the mark."""
         self._words[self._rank][0] = tag(round_) << _SLOT_BITS | round_.slot + 1  # in one word: never half of two
         kernel.before_looking()
 
     def take_idle(self, slot: int) -> None:
-        """Says that this rank uses a slot for no round. As above."""
+        """Marks a slot as used by this rank, but for no round. As above."""
         self._words[self._rank][0] = _NO_ROUND << _SLOT_BITS | slot + 1
         kernel.before_looking()
 
     def release(self) -> None:
-        """Says that this rank uses no slot: it has read and written there what it wanted to."""
+        """Unmarks the slot: this rank has finished reading and writing there."""
         kernel.before_showing()
         self._words[self._rank][0] = 0
 
     def others_use(self, slot: int, mark: int, living: Iterable[int]) -> bool:
-        """Whether another living rank still uses the slot for something else than `mark`."""
+        """Whether another living rank still uses the slot for anything but `mark`."""
         kernel.before_looking()
         held = (self._words[rank][0] for rank in living if rank != self._rank)
         return any(word & _SLOT_MASK == slot + 1 and word >> _SLOT_BITS != mark for word in held)
@@ -88,9 +88,10 @@ class Reduction:
         self._tables: dict[int, tuple[memoryview[int], memoryview[float]]] = {}
 
     def work(self, sealed: Round, place: int, helping: bool) -> Event | None:
-        """Does the chunks nobody has begun, from this rank's own share on; `helping` also those begun by others.
+        """Does the chunks that nobody has begun, starting with this rank's share; with `helping` also those begun by
+        others.
 
-        The caller holds the slot. Returns the event that is due next, or None when there is nothing to do.
+        The caller holds the slot. Returns the event that is due next, or None if there is nothing to do.
         """
         words, squares = self._table(sealed.slot)
         mark = tag(sealed)
@@ -120,14 +121,14 @@ class Reduction:
         return self.ending(sealed)
 
     def progress(self, sealed: Round) -> tuple[int, int]:
-        """(chunks that somebody has begun and not done, chunks that are done)."""
+        """(chunks that are begun but not done, chunks that are done)."""
         words, _ = self._table(sealed.slot)
         mark = tag(sealed)
         done = words[1::_WORDS].tolist().count(mark)
         return words[::_WORDS].tolist().count(mark) - done, done
 
     def ending(self, sealed: Round) -> Event | None:
-        """The event that completes the attempt, if every chunk is done. Puts what goes with the result beside it."""
+        """The event that completes the attempt, if every chunk is done. Writes the result's metadata."""
         if self.progress(sealed)[1] < len(self._sums.chunks):
             return None
         memory = self._memory
@@ -147,17 +148,17 @@ class Reduction:
 
 
 class Helper:
-    """When one rank takes part in the reduction of a round: where a core is free, or nothing moves."""
+    """Decides when a rank takes part in reducing a round: if a core is free, or nothing progresses."""
 
     def __init__(self, rank: int, memory: Arena, sums: RowSums, holds: Holds, log: ArenaLog) -> None:
         self._rank, self._holds, self._log = rank, holds, log
         self.reduction = Reduction(memory, sums, self._is_current, log.faults)
-        is_small = len(sums.chunks) <= 1  # whoever seals sums it alone, waking others would cost more
-        log.helpers = 0 if is_small else max(1, cores() - 1)  # more would get in their own way
-        self._seen: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)  # how far a reduction was, and since when
+        is_small = len(sums.chunks) <= 1  # the rank that seals sums it alone: waking others would cost more
+        log.helpers = 0 if is_small else max(1, cores() - 1)  # more would get in each other's way
+        self._seen: tuple[tuple[int, int, int], float] = ((0, 0, 0), 0.0)  # a reduction's progress, and since when
 
     def help(self, sealed: Round) -> Event | None:
-        """Joins those who reduce. The event that is due then, if any."""
+        """Joins the ranks that reduce. Returns the event that is due then, if any."""
         now, (before, since) = time.monotonic(), self._seen
         under_way, done = self.reduction.progress(sealed)
         seen = (tag(sealed), under_way, done)
@@ -166,7 +167,7 @@ class Helper:
             return None
         self._seen = (seen, now)
         if under_way > self._log.helpers and not stands_still:
-            return None  # as many as can are at it, and get on
+            return None  # enough ranks are at it, and they progress
         return self._work(sealed, helping=stands_still)
 
     def _work(self, sealed: Round, helping: bool) -> Event | None:
@@ -196,7 +197,7 @@ class Helper:
 
 
 class SpareMemory:
-    """What has memory and is seldom used: it was needed while somebody was late, and is given back afterwards."""
+    """Rarely used rows and slots that have memory: needed while a rank was late, and freed afterwards."""
 
     def __init__(self, rank: int, memory: Arena, holds: Holds, log: ArenaLog) -> None:
         self._rank, self._memory, self._holds, self._log = rank, memory, holds, log
@@ -204,7 +205,7 @@ class SpareMemory:
         self.slots: dict[int, int] = {}  #: -> the last round whose result was there
 
     def give_back(self, number: int) -> None:
-        """Whatever was of no use in the last rounds before this one. This rank must hold nothing."""
+        """Frees what was not used in the last rounds before this one. This rank must hold nothing."""
         layout, taken = self._memory.layout, self._log.ledger.open.rows
         for row in self._unused(self.rows, number):
             if row and (self._rank, row) not in taken:  # only this rank writes there
@@ -218,7 +219,7 @@ class SpareMemory:
         return [place for place, last in used.items() if number - last >= UNUSED_ROUNDS]
 
     def _give_back_slot(self, slot: int) -> None:
-        """As it is written: held, and only if the log, read after that, says that it is free."""
+        """As when writing: holds the slot first, and frees it only if the log, read after that, says that it is unused."""
         self._holds.take_idle(slot)
         try:
             self._log.look()
@@ -286,7 +287,7 @@ class ArenaMemory:
         self.arena.write_meta(self.arena.rows[self._rank, row].meta, copy[1])
 
     def reduce(self, sealed: Round) -> Event | None:
-        """What this rank can do for a sealed round: nothing where an agent does it."""
+        """Does this rank's share; nothing if an agent reduces."""
         return None if self.reducing is None else self.reducing(sealed)
 
     async def hold(self, record: Round) -> None:
@@ -302,12 +303,12 @@ class ArenaMemory:
         self.holds.release()
 
     async def step_taken(self) -> None:
-        """It has really taken its time."""
+        """Nothing to simulate: the step has really taken its time."""
 
     # -- published weights -----------------------------------------------------------------------------------------
 
     async def publish(self, row: int, values: Tensors, notes: Notes, readers: Collection[int]) -> None:
-        """Writes into a row of this rank's. Its readers see it in place, or their agents fetch it."""
+        """Writes into one of this rank's rows. Readers read it in place, or their agents fetch it."""
         self._staging.down(self._row_at(row), values)
         self._note(row, notes)
         self._staging.landed()
@@ -317,7 +318,7 @@ class ArenaMemory:
         self._note(row, ())
 
     def notes(self, row: int) -> Notes:
-        """What is read after them is read after them: a row may be one that is written again."""
+        """Ordered before later reads, because the row may be overwritten."""
         numbers = self.arena.numbers(self._layout.notes(row), NOTES_BYTES // 8, "d")
         found = tuple(numbers[1 : 1 + int(numbers[0])])
         kernel.before_looking()
@@ -351,16 +352,16 @@ class ArenaMemory:
         self._spare.give_back(number)
 
     def leave(self, place: int, tensors: Tensors) -> None:
-        """Leaves what this rank brings to a meeting, before the event that shows it.
+        """Leaves what this rank exchanges, before the event that announces it.
 
-        Two places in turn: a rank can be at most one meeting ahead of one that still reads, because the next meeting
-        needs both.
+        Synchronisations use two places in turn: a rank can be at most one ahead of a rank that still reads, because the
+        next one needs both.
         """
         for mine, shared in zip(self._staging.host(tensors), self.left(place, self._rank), strict=True):
             shared.copy_(mine)
 
     def left(self, where: int, rank: int) -> Tensors:
-        """What a rank has left, in place. Shapes are those of the start, at every meeting."""
+        """What a rank has left, in place. Shapes are always those of the start."""
         region = self.arena.region(self._layout.buffer_row(where, rank), self._layout.buffer_bytes)
         return [place(region, offset, like) for offset, like in zip(self._offsets, self._exchanged, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Opens an engine on one machine: lays out the arena, meets the other ranks, joins. Several hosts begin here, too.
+"""Opens an engine on one machine: lays out the arena, finds the other ranks, joins. Several hosts start here, too.
 
 Owns how the ranks of one host find one arena: by an announcement in the store that torchrun provides.
 """
@@ -31,7 +31,7 @@ from outpace.protocol.rules import Rules
 from outpace.replica.replica import OptimizerReplica
 from outpace.vector import VectorLayout, packed
 
-LOOK_EVERY_S = 0.05  #: for a new announcement, when everybody in the last one is dead
+LOOK_EVERY_S = 0.05  #: for a new announcement, if all processes in the last one are dead
 
 Note = dict[str, Any]  #: the announcement: "job", "directory", and "holders": rank -> process id and descriptors
 
@@ -39,12 +39,12 @@ Note = dict[str, Any]  #: the announcement: "job", "directory", and "holders": r
 class Rendezvous:
     """How the ranks of one host find one arena.
 
-    The host's first rank makes the arena, unless one is announced already: then it, too, was restarted. Others open the
-    files through /proc of a living member, or by name where the files have names. The arena itself needs no store.
+    The host's first rank makes the arena, unless one is announced already, because that rank was restarted. Others open
+    the files through /proc of a living member, or by name if the files have names. The arena itself needs no store.
 
-    There is one announcement, which names the arena and everybody who has its files open; it is only ever replaced as a
-    whole, by who has read the one before. So there cannot be two arenas, whoever is killed or stopped at whatever
-    moment.
+    There is one announcement, which names the arena and all processes that have its files open. It is only ever
+    replaced as a whole, by a rank that has read the previous one. So there cannot be two arenas, whichever rank is
+    killed or stopped at any moment.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Rendezvous:
         self._key, self._over_key = f"outpace/{name}/arena", f"outpace/{name}/over"
         self._rank = rank
         self._ranks = ranks  # of this host
-        self._prepare = prepare  # does what has to be done in a new arena before anybody finds it
+        self._prepare = prepare  # prepares a new arena before others can find it
         self._timeout_s = timeout_s
-        self._restarts = restarts  # whoever dies is started again
+        self._restarts = restarts  # whether ranks that die are restarted
 
     def enter(self, description: dict[str, Any], layout: ArenaLayout, kept: int) -> Files:
         if self._store is None:
@@ -90,12 +90,12 @@ class Rendezvous:
             new = json.dumps(note)
             if self._store.compare_set(self._key, said, new) == new.encode():
                 return files
-            if makes:  # somebody was quicker
+            if makes:  # another rank was faster
                 arena.remove_directory(files)
             files.close()
 
     def end(self) -> None:
-        """All ranks have finished: whoever is started again need not look for them."""
+        """Announces that all ranks have finished, so that a restarted rank need not look for them."""
         if self._store is not None:
             self._store.set(self._over_key, "1")
 
@@ -120,7 +120,7 @@ class Rendezvous:
             raise
 
     def _announced(self, deadline: float) -> str:
-        """The announcement; nothing for the rank that makes the first one."""
+        """The announcement; empty for the rank that makes the first one."""
         if self._rank == self._ranks[0] and not self._store.check([self._key]):
             return ""
         try:
@@ -131,12 +131,12 @@ class Rendezvous:
 
     def _timed_out(self) -> TimedOut:
         return TimedOut(
-            f"[rank {self._rank}] rank {self._ranks[0]} did not open an arena within {self._timeout_s:.0f} s. See "
+            f"[rank {self._rank}] rank {self._ranks[0]} did not open an arena within {self._timeout_s:.0f} s. Check "
             "whether it started, and whether it constructed its DistributedOptimizer"
         )
 
     def _open(self, note: Note) -> Files | None:
-        """Through whichever holder still lives. None if all are dead, or about to be, and are being started again."""
+        """Opens the files through any living holder. None if all are dead or dying, and being restarted."""
         troubles: list[str] = []
         holders = list(note["holders"].values())
         for holder in holders:
@@ -165,8 +165,8 @@ def _open_announced(note: Note, holder: Note) -> Files:
 
 
 def _holds(holder: Note) -> bool:
-    """Whether that process has the files open. One that ends closes them before it is gone, and its number may be
-    another process's, in a container that was started again."""
+    """Whether that process has the files open. A process closes them before it is gone, and in a restarted container
+    its number may be another process's."""
     try:
         if arena.NAMES[0] not in Path(os.readlink(f"/proc/{holder['pid']}/fd/{holder['fds'][0]}")).name:
             return False
@@ -178,7 +178,7 @@ def _holds(holder: Note) -> bool:
 
 
 class Plan(NamedTuple):
-    """What follows from a replica and its rules: vectors, the arena, and what ranks compare."""
+    """What follows from a replica and its rules: vectors, the arena's layout, and what ranks compare."""
 
     vector: VectorLayout
     published: VectorLayout
@@ -187,7 +187,7 @@ class Plan(NamedTuple):
 
 
 def plan_of(replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> Plan:
-    """The same on all ranks that agree."""
+    """The plan, equal on all ranks with the same model and rules."""
     vector = VectorLayout.of(replica.named_parameters())
     published = VectorLayout.of((f"published {i}", tensor) for i, tensor in enumerate(replica.published()))
     description = description_of(replica, vector, rules, max_grad_norm)
@@ -209,7 +209,7 @@ def plan_of(replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None
 
 
 class Parts:
-    """One rank's files in the arena and what reads them: what an engine on this machine is put together from."""
+    """One rank's arena files and the objects that read them: the parts of an engine on this machine."""
 
     def __init__(self, plan: Plan, rules: Rules, rank: int, rendezvous: Rendezvous) -> None:
         self.plan, self.rules, self.rank = plan, rules, rank
@@ -238,7 +238,7 @@ class Parts:
 def open_local(
     replica: OptimizerReplica, rules: Rules, gathering: Gathering, max_grad_norm: float | None, timeout_s: float
 ) -> Opened:
-    """A running engine. Blocks until every rank of the world is there."""
+    """A running engine. Blocks until every rank has joined."""
     plan, (place, store, name) = plan_of(replica, rules, max_grad_norm), gathering
     rendezvous = Rendezvous(store, name, place.rank, range(place.world), timeout_s, restarts=rules.restarts)
     parts = Parts(plan, rules, place.rank, rendezvous)
@@ -252,11 +252,11 @@ def open_local(
 
 
 def start(engine: Engine, parts: Parts, drive: Drive) -> None:
-    """Takes this rank's life and joins. Blocks until every rank of the world is there."""
+    """Marks this rank as living and joins. Blocks until every rank has joined."""
     rank, life = engine.rank, parts.life
     if not life.take(rank):
         raise OutpaceError(
-            f"rank {rank} still lives as process {life.holder(rank)}; it may wake up and write. "
+            f"rank {rank} is still alive as process {life.holder(rank)}, which may wake up and write. "
             "End it before you start its replacement"
         )
     try:

@@ -1,7 +1,7 @@
 """Snapshots in the arena: a replica and the ledger, for ranks that lag, join or are restarted.
 
-Nobody is asked for anything: a rank that just applied writes, whoever needs it reads. A reader reads in place, then
-looks at the log: if another snapshot is the latest, the buffer may have been overwritten, and what it read may be torn.
+No rank asks another for anything: a rank that has just applied a round writes, and those in need read. A reader reads
+in place, then looks at the log: if another snapshot is the latest by then, what it read may be torn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class SnapshotStore:
         self._hint = memory.numbers(memory.layout.latest, 1, "Q")
 
     def write(self, buffer: int, contents: Contents, ledger: dict[str, Any], position: int) -> None:
-        """The base comes before the weights, which are given back sooner."""
+        """The base comes before the weights, which are freed sooner."""
         tensors = contents.everything
         specs = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors]
         said = {"plain": contents.plain, "ledger": ledger, "position": position}
@@ -69,7 +69,7 @@ class SnapshotStore:
         return 0 if plain is None else self._places(buffer, plain)[2]
 
     def empty(self, buffer: int, keeps_plain: bool, keeps_base: bool = False) -> None:
-        """Gives back a buffer's memory, except what a ledger is made from, or the base, too, if that is to be kept."""
+        """Frees a buffer's memory, except the plain part or the base if these are to be kept."""
         start, kept = self._memory.layout.state(buffer), 0
         plain = self.read_plain(buffer) if keeps_plain or keeps_base else None
         if plain is not None:
@@ -82,7 +82,7 @@ class SnapshotStore:
         self._memory.raw[start : start + _HEAD_BYTES] = bytes(_HEAD_BYTES)
 
     def _places(self, buffer: int, plain: dict[str, Any]) -> tuple[list[torch.Tensor], list[int], int]:
-        """(tensors without memory, where each lies, end). The end is 0 if that cannot be."""
+        """(tensors without memory, the offset of each, end). The end is 0 if the plain part makes no sense."""
         like = [torch.empty(shape, dtype=getattr(torch, dtype), device="meta") for dtype, shape in plain["tensors"]]
         start = self._memory.layout.state(buffer)
         length = int.from_bytes(self._memory.raw[start : start + 8], "little")
@@ -90,7 +90,7 @@ class SnapshotStore:
         return like, offsets, end if end <= self._memory.layout.state_bytes else 0
 
     def read(self, buffer: int) -> Contents | None:
-        """A buffer's replica where it lies, or None if it is being overwritten."""
+        """A buffer's replica in place, or None if it is being overwritten."""
         plain = self.read_plain(buffer)
         if plain is None:
             return None
