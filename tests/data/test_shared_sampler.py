@@ -133,7 +133,7 @@ def test_what_one_rank_alone_has_saved_of_the_training_state_is_refused_with_wha
 
 
 def test_without_an_optimizer_it_says_what_is_missing_and_why_ddp_will_not_do():
-    with pytest.raises(OutpaceError, match=r"no open DistributedOptimizer.*DDP keep torch's DistributedSampler"):
+    with pytest.raises(OutpaceError, match=r"an open DistributedOptimizer.*DDP keep torch's DistributedSampler"):
         list(SharedSampler(DATA, 8))
 
 

@@ -39,4 +39,4 @@ def test_weights_and_optimizer_state_go_on_whatever_strategy_comes_next(saved, c
         kinds = {type(opt._replica) for opt in (before, after)}
         assert len(caplog.records) == len(kinds) - 1
         if caplog.records:
-            assert "go on from it" in caplog.records[0].message
+            assert "continue from it" in caplog.records[0].message

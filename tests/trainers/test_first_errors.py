@@ -15,7 +15,7 @@ SEEN = {
     "other strategy": "invalid strategy name: `strategy=<outpace.fabric.OutpaceStrategy",
     "misspelt": "no strategy is called",
     "two optimizers": "multiple optimizers is only supported with manual optimization",
-    "LBFGS": "LBFGS calls its closure several times in a step",
+    "LBFGS": "LBFGS calls its closure several times per step",
     "wrapped twice": "wrap a torch.optim.Optimizer, not a DistributedOptimizer",
     "DDP as well": "belong to a model in torch's DistributedDataParallel",
     "sharded": "FSDP spreads one model over several ranks",

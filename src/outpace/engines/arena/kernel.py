@@ -256,7 +256,7 @@ _EMPTY = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE
 
 
 def mapped(fd: int, nbytes: int) -> mmap.mmap:
-    """The file's first bytes, shared with all processes that map it. Raises OSError, and ValueError if it is shorter."""
+    """The file's first bytes, shared with all that map it. Raises OSError, and ValueError if it is shorter."""
     if os.fstat(fd).st_size < nbytes:
         raise ValueError(f"the arena should have {nbytes} bytes, but has {os.fstat(fd).st_size}")
     if sys.platform.startswith("linux"):

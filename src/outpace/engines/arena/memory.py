@@ -219,7 +219,7 @@ class SpareMemory:
         return [place for place, last in used.items() if number - last >= UNUSED_ROUNDS]
 
     def _give_back_slot(self, slot: int) -> None:
-        """As when writing: holds the slot first, and frees it only if the log, read after that, says that it is unused."""
+        """As when writing: holds the slot first, and frees it only if the log then says that it is unused."""
         self._holds.take_idle(slot)
         try:
             self._log.look()
