@@ -1,6 +1,6 @@
 """Simulated time: an event queue, and coroutines that sleep on it or wait in a list.
 
-Owns the order of everything: by time, and at one time by who came first. Nothing here knows of ranks or rounds.
+Owns the order of everything: by time, then by the order of planning. Nothing here knows of ranks or rounds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def sleep(nanoseconds: int) -> Generator[Request, None, None]:
 
 @coroutine
 def wait_in(waiters: Waiters) -> Generator[Request, None, None]:
-    """Suspends until whoever owns the list wakes its tasks."""
+    """Suspends until the owner of the list wakes its tasks."""
     yield waiters
 
 
@@ -43,7 +43,7 @@ class Clock:
         heapq.heappush(self._queue, (self.now_ns + nanoseconds, self._count, action))
 
     def run(self, until_ns: int | None = None) -> None:
-        """Lets time pass until nothing is left to happen, or until that time. Raises what a task raises."""
+        """Lets time pass until nothing is planned any more, or until that time. Raises what a task raises."""
         queue, pop = self._queue, heapq.heappop
         while queue and (until_ns is None or queue[0][0] <= until_ns):
             self.now_ns, _, action = pop(queue)
@@ -52,7 +52,7 @@ class Clock:
             self.now_ns = max(self.now_ns, until_ns)
 
     def wake(self, waiters: Waiters, nanoseconds: int = 0) -> None:
-        """Resumes all tasks of the list, so much later, and empties it."""
+        """Resumes all tasks of the list after that many nanoseconds, and empties it."""
         tasks = waiters[:]
         waiters.clear()
         for task in tasks:
@@ -101,7 +101,7 @@ class Task:
             self._clock.after(0, self.resume)
 
     def kill(self) -> None:
-        """Ends it where it is suspended; what it awaits never comes."""
+        """Ends it where it is suspended."""
         self.is_over = True
         self._body.close()
 

@@ -1,4 +1,4 @@
-"""What simulated ranks share, and the time that it takes: with tensors of this process, or with none at all."""
+"""The memory of simulated ranks, and the time its use takes: with tensors of this process, or with none at all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from outpace.vector import VectorLayout
 
 
 class SharedTensors:
-    """What lies in the memory all simulated ranks share. Pages that nobody writes cost nothing."""
+    """The memory that all simulated ranks share. Pages cost nothing until they are written."""
 
     def __init__(self, vector: VectorLayout, rules: Rules, max_grad_norm: float | None = None) -> None:
         self.vector = vector
@@ -84,7 +84,7 @@ class SharedTensors:
 
 
 class SimulatedMemory:
-    """What takes time, with or without tensors."""
+    """The time that calls take, with or without tensors."""
 
     def __init__(self, log: VirtualLog) -> None:
         self._log, self._world, self._rank = log, log.world, log.rank
@@ -98,7 +98,7 @@ class SimulatedMemory:
         return self._world.notes.get(row, ())
 
     async def _send(self, row: int, notes: Notes, readers: Collection[int]) -> None:
-        """Published weights are as long on their way as a contribution. Agents send one row of a rank at a time."""
+        """Published weights take as long to arrive as a contribution. Agents send one row of a rank at a time."""
         agents = self._world.agents
         if agents is not None and self._world.averaging is None:
             await sleep(agents.rows_there_in_ns([self._rank]))
@@ -130,7 +130,7 @@ class TensorMemory(SimulatedMemory):
         return self._tensors.row(self._rank, row)
 
     async def deposited(self, row: int, described: tuple[bytes, bytes]) -> None:
-        """It takes its time until the arrival can be in the log."""
+        """Waits as long as it takes until the arrival can be in the log."""
         self._tensors.row_metas[self._rank, row] = join_meta(*described)
         await sleep(self._world.arrive_ns)
         await self._log.until_committed()
@@ -142,14 +142,14 @@ class TensorMemory(SimulatedMemory):
         self._tensors.put_row(self._rank, row, copy)
 
     async def hold(self, record: Round) -> None:
-        """The time of applying passes first; a slot that is given to another round meanwhile shows in the ledger."""
+        """Lets the time of applying pass first. The ledger shows if the slot is given to another round meanwhile."""
         await sleep(self._apply_ns)
 
     def result(self, record: Round) -> Result:
         return self._tensors.result(record)
 
     def release(self) -> None:
-        """Nobody else runs while it is read."""
+        """Nothing to release: no other rank runs while a result is read."""
 
     async def step_taken(self) -> None:
         """Takes as long as applying a round."""
@@ -192,7 +192,7 @@ class TensorMemory(SimulatedMemory):
             tensor.zero_()
 
     def tidy(self, number: int) -> None:
-        """All that is not used costs nothing here."""
+        """Nothing to free: unused memory costs nothing here."""
 
     def leave(self, place: int, tensors: Tensors) -> None:
         self._tensors.exchanged[place, self._rank] = [t.detach().clone() for t in self._staging.host(tensors)]
@@ -209,7 +209,7 @@ class TensorMemory(SimulatedMemory):
 
 
 class Nothing:
-    """Stands in for what is not there when only time is simulated: every verb of it does nothing and returns None."""
+    """Stands in for what does not exist when only time is simulated: every call does nothing and returns None."""
 
     version = 0
 
@@ -223,7 +223,7 @@ def _nothing(*given: object, **also: object) -> None:
 
 
 class TimingMemory(SimulatedMemory, Nothing):
-    """No tensors: only who waits for whom, and for how long."""
+    """No tensors, only the time that each call takes."""
 
     has_tensors = False
 
@@ -252,7 +252,7 @@ class TimingMemory(SimulatedMemory, Nothing):
 
 
 class TimedReplay:
-    """Rounds that are only counted: a rank that missed some takes them all at once, in the time that takes."""
+    """Only counts rounds: a rank that missed some applies them in bulk, in the time that takes."""
 
     def __init__(self, engine: Engine) -> None:
         assert isinstance(engine.log, VirtualLog)
@@ -260,7 +260,7 @@ class TimedReplay:
         self.version = 0
 
     async def apply_until(self, version: int) -> None:
-        """A snapshot takes as long as one round more than would be replayed."""
+        """Adopting a snapshot takes as long as replaying one round more than `REPLAY_AT_MOST`."""
         missed = version - self.version
         if missed > 0:
             if self._apply_ns:
@@ -268,7 +268,7 @@ class TimedReplay:
             self.version = version
 
     async def share_beginning(self) -> None:
-        """There are no weights to begin from."""
+        """There are no weights to start from."""
 
     def let_go(self) -> None:
         """Nothing is read."""

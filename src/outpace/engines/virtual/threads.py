@@ -1,8 +1,8 @@
-"""Simulated ranks that are plain functions, each in a thread of its own. Only who has the baton runs.
+"""Simulated ranks that are plain functions, each in a thread of its own. Only the thread with the baton runs.
 
-Owns the baton and what a process would have to itself: environment variables and random generators are changed over
-with it, so that a rank finds them as it left them. Between two waits a thread runs undisturbed, and the order of all is
-the clock's: a run is as deterministic as with coroutines.
+Owns the baton and the state that a process would have to itself: environment variables and random generators are
+swapped with the baton, so that a rank finds them as it left them. Between two waits a thread runs undisturbed, and the
+clock decides the order: a run is as deterministic as with coroutines.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _here = threading.local()
 
 
 class SimulatedRank(Protocol):
-    """The rank that a thread is."""
+    """The simulated rank that a thread runs."""
 
     def open(self, replica: OptimizerReplica, rules: Rules, max_grad_norm: float | None) -> Opened:
         """An engine for an optimizer made in this rank's thread. Waits until every rank has made one."""
@@ -76,7 +76,7 @@ class ThreadTask(Task):
         super().kill()
         if self._thread is not None and self._thread.is_alive():
             self._turn.release()
-            self._thread.join(_UNWIND_S)  # one that does not wait but computes ends at its next step
+            self._thread.join(_UNWIND_S)  # a thread that computes instead of waiting ends at its next step
 
     def _advance(self) -> Request:
         with self._surroundings:
@@ -104,9 +104,9 @@ class ThreadTask(Task):
 
 
 class Surroundings:
-    """What belongs to a process, for a thread that shares one: put in place on entry, kept for later on exit.
+    """The state that a rank's own process would have: put in place on entry, saved on exit.
 
-    As in processes of their own, torch's generator begins alike on all ranks, and Python's and numpy's do not.
+    As in separate processes, torch's generator starts equal on all ranks, and Python's and numpy's do not.
     """
 
     def __init__(self, environment: dict[str, str], seed: int) -> None:
