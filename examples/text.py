@@ -69,7 +69,7 @@ def main() -> None:
     optimizer = outpace.DistributedOptimizer(plain, strategy="eager-majority:normalise=samples", model=model)
     batches = LengthBalancedBatches([len(text) for text in data], batch_size=16, dataset=data)
     loader = DataLoader(data, batch_sampler=batches, collate_fn=pad)
-    for epoch in range(arguments.epochs):
+    for epoch in range(batches.epoch, arguments.epochs):
         batches.set_epoch(epoch)
         steps, total = 0, 0.0
         for letters, following in loader:

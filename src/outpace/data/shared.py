@@ -51,8 +51,13 @@ class FromPool(Sampler[Item]):
 
     @property
     def epoch(self) -> int:
-        """The one that the next loop goes through, or that is under way."""
-        return max(0, self._epoch) if self._asked is None else self._asked
+        """The one that the next loop goes through, or that is under way. What the others are in, on a rank that was
+        started again and has not begun to loop."""
+        if self._asked is not None:
+            return self._asked
+        if self._epoch < 0 and (here := self._find()) is not None:
+            return here.engine.draws.latest_of_next_pool()
+        return max(0, self._epoch)
 
     def weight_of(self, item: Item) -> float:
         """What an item counts where contributions are weighed by their samples."""

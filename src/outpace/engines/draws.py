@@ -85,6 +85,11 @@ class Draws:
         self._pools += 1
         return self._pools - 1
 
+    def latest_of_next_pool(self) -> int:
+        """The epoch that others draw from in the pool that this rank would open next; 0 if nobody does."""
+        self._log.look()
+        return self._engine.ledger.pool.latest.get(self._pools, 0)
+
     # -- what steps are made of ------------------------------------------------------------------------------------
 
     def note_sizes(self, sizes: Iterable[float]) -> None:
