@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,14 @@ def check_each_once(found: dict) -> None:
         assert [rank["times"] for rank in ranks] == [[1]] * len(ranks), name
         drawn = [(epoch, sample) for rank in ranks for epoch, batch in rank["drawn"] for sample in batch]
         assert len(drawn) == len(set(drawn)), name
+
+
+def check_same_times(reports: Iterable[dict]) -> None:
+    """Each sample was trained once in each epoch that any rank has begun."""
+    reports = list(reports)
+    epochs = max(report["epochs"] for report in reports)
+    assert epochs > 1, "kills did not fall into several epochs"
+    assert [report["times"] for report in reports] == [[epochs]] * len(reports)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 8, *(pytest.param(ranks, marks=pytest.mark.long) for ranks in (2, 5))])
@@ -62,18 +72,28 @@ def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch():
     assert state["left"] == {0: []}
 
 
+def test_a_rank_that_comes_late_can_begin_with_the_epoch_that_the_others_are_in():
+    first, late = outpace.spawn(drawing.begin_late, 2, (60, 3))
+    assert (first["begun"], late["begun"]) == ([0, 1, 2], [2])
+    assert first["times"] == late["times"] == [1]
+
+
 @pytest.mark.parametrize("kills", [2, pytest.param(17, marks=pytest.mark.long)])  # of each of three ranks
 def test_through_kills_and_restarts_nothing_is_lost_or_trained_twice(kills: int, tmp_path: Path):
-    ranks, epochs, samples = 4, 4, 400 + 71 * kills
-    program = [drawing.__file__, str(tmp_path), *map(str, (samples, epochs, 0, kills))]
-    with running(tmp_path, ranks, program, "--max-restarts", "1000", is_warm=True) as job:
-        code = job.end(300)
-    lives = [path for path in tmp_path.iterdir() if path.suffix == ".started"]
+    ranks = 4
+    driver = host_faults.Driver(Board(tmp_path / "board"), ranks)
+    program = [drawing.__file__, str(tmp_path), *map(str, (SAMPLES, kills))]
+    with running(tmp_path, ranks, program, "--max-restarts", "1000", is_warm=True, backs_off=False) as job:
+        for rank in range(1, ranks):
+            for life in range(1, kills + 2):
+                driver.until(partial(job.has, rank, "started", life), f"rank {rank} lives for the {life}. time")
+        driver.until_more(range(ranks), 20)
+        driver.board.end()
+        code = job.end()
     reports = job.reports()
     assert code == 0, job.errors
-    assert len(lives) == 1 + (ranks - 1) * (kills + 1), "not every life was ended as planned"
-    assert {rank for rank, _ in reports} == set(range(ranks))
-    assert [report["times"] for report in reports.values()] == [[epochs]] * ranks
+    assert set(reports) == {(0, 1), *((rank, kills + 1) for rank in range(1, ranks))}, "not every life ended as planned"
+    check_same_times(reports.values())
 
 
 @pytest.mark.parametrize("kills", [pytest.param(25, marks=pytest.mark.long)])  # of a host and its two ranks
@@ -93,6 +113,4 @@ def test_through_hosts_that_are_killed_and_come_back_nothing_is_lost_or_trained_
         driver.until_more(range(ranks), 20)
         driver.board.end()
         reports = job.answers()
-    epochs = max(report["epochs"] for report in reports)
-    assert epochs > 1, "kills did not fall into several epochs"
-    assert [report["times"] for report in reports] == [[epochs]] * ranks
+    check_same_times(reports)

@@ -1,7 +1,7 @@
 """Ranks that train on what they draw from one pool: weights count how often each sample was in a gradient.
 
-Run as a script under `outpace run` (`drawing.py DIRECTORY SAMPLES EPOCHS SEED KILLS`), a rank's first so many lives end
-themselves at instants drawn from the seed.
+Run as a script under `outpace run` (`drawing.py DIRECTORY SAMPLES KILLS`), all ranks but the first end so many of their
+lives themselves, at random instants.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -120,14 +121,37 @@ def resume(samples: int, state: dict | None, batches: int) -> dict:
     return found
 
 
-def draw_until_ended(samples: int, path: str, timeout_s: float) -> dict:
-    """Epoch after epoch until the board says that it is enough; a rank that was started again begins with the first."""
+def begin_late(samples: int, epochs: int) -> dict:
+    """Rank 1 begins to loop when the others are in the last epoch."""
+    counter = Counter(epochs, samples, ALONE)
+    loader, sampler = loader_of(samples, "batches", workers=0)
+    if my_rank():
+        until(lambda: sampler.epoch == epochs - 1)
+    begun = range(sampler.epoch, epochs)
+    for epoch in begun:
+        sampler.set_epoch(epoch)
+        for (x,) in loader:
+            counter.add(epoch, x)
+            counter.step()
+    counter.opt.finish()
+    return {"times": counter.times(), "begun": list(begun)}
+
+
+def draw_until_ended(
+    samples: int,
+    path: str,
+    timeout_s: float,
+    workers: int = 0,
+    before_step: Callable[[outpace.DistributedOptimizer], None] = lambda optimizer: None,
+) -> dict:
+    """Epoch after epoch until the board says that it is enough. A rank that was started again begins with the one that
+    the others are in. What is left of an epoch when a rank dies may be trained in the next: counted over all."""
     rank, board = my_rank(), Board(path)
     counter = Counter(1, samples, ALONE, timeout_s)
-    loader, sampler = loader_of(samples, "batches", workers=0)
+    loader, sampler = loader_of(samples, "batches", workers)
     board.enter(rank)
     begun = 0
-    for epoch in itertools.count():
+    for epoch in itertools.count(sampler.epoch):
         if board.is_ended:
             break
         sampler.set_epoch(epoch)
@@ -135,42 +159,32 @@ def draw_until_ended(samples: int, path: str, timeout_s: float) -> dict:
         for (x,) in loader:
             time.sleep(0.005)  # computing
             counter.add(0, x)
+            before_step(counter.opt)
             counter.step()
             board.advance(rank)
     counter.opt.finish()
     return {"times": counter.times(), "epochs": begun}
 
 
-def draw_and_die(directory: Path, samples: int, epochs: int, seed: int, kills: int) -> None:
-    """What is left of an epoch when a rank dies may be trained in the next: counted over all of them."""
-    life, rank = int(os.environ.get("OUTPACE_LIFE", "1")), my_rank()
-    draw = random.Random(f"{seed}/{rank}/{life}")
-    dies = rank > 0 and life <= kills
-    last = draw.randrange(1, 12) if dies else -1
-    lives = (int(os.environ["WORLD_SIZE"]) - 1) * (kills + 1)  # of those who die
-
-    def started() -> int:
-        return len(list(directory.glob("[1-9].*.started")))
-
+def draw_and_die(directory: Path, samples: int, kills: int) -> None:
+    """Rank 0 lives on, and computes all the while: who is started again takes up its weights."""
+    life, rank = int(os.environ["OUTPACE_LIFE"]), my_rank()
+    draw = random.Random(f"{rank}/{life}")
+    workers, last = draw.choice((0, 0, 1)), draw.randrange(1, 12)
     point = draw.choice(("", "before-append", "after-append", "before-wake", "applying", "depositing"))
+    made = itertools.count()
+
+    def die(optimizer: outpace.DistributedOptimizer) -> None:
+        if next(made) != last:
+            return
+        if point:
+            optimizer._engine.log.faults._armed = (point, 0, signal.SIGKILL)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
     (directory / f"{rank}.{life}.started").write_text(json.dumps({"pid": os.getpid()}))
-    counter = Counter(1, samples, ALONE)
-    loader, sampler = loader_of(samples, "batches", workers=draw.choice((0, 0, 1)))
-    made = 0
-    for epoch in range(epochs):
-        sampler.set_epoch(epoch)
-        for (x,) in loader:
-            if not dies:  # there must be data left for all that are to die
-                until(lambda made=made: started() == lives or made < 4 * started(), 120)
-            counter.add(0, x)
-            if made == last and point:
-                counter.opt._engine.log.faults._armed = (point, 0, signal.SIGKILL)
-            elif made == last:
-                os.kill(os.getpid(), signal.SIGKILL)
-            counter.step()
-            made += 1
-    counter.opt.finish()
-    report = {"times": counter.times(), "steps": made}
+    may_die = {"before_step": die} if rank > 0 and life <= kills else {}
+    report = draw_until_ended(samples, str(directory / "board"), TIMEOUT_S, workers, **may_die)
     (directory / f"{rank}.{life}.report").write_text(json.dumps(report))
 
 

@@ -22,12 +22,18 @@ class Job:
     """A launcher and its ranks. What they leave in the directory is described in `supervised_rank`."""
 
     def __init__(
-        self, directory: Path, ranks: int, program: Sequence[str], options: Sequence[str] = (), is_warm: bool = False
+        self,
+        directory: Path,
+        ranks: int,
+        program: Sequence[str],
+        options: Sequence[str] = (),
+        is_warm: bool = False,
+        backs_off: bool = True,
     ) -> None:
         self.directory, self.ranks = directory, ranks
         self.process: Any
         if is_warm:
-            self.process = Warm(["run", "-n", str(ranks), *options, *program], directory)
+            self.process = Warm(["run", "-n", str(ranks), *options, *program], directory, backs_off=backs_off)
             return
         command = [sys.executable, "-m", "outpace", "run", "-n", str(ranks), *options, *program]
         with (directory / "stderr").open("wb") as errors, (directory / "stdout").open("wb") as output:
@@ -93,9 +99,11 @@ def warm_training(directory: Path, ranks: int, scenario: str, *options: str) -> 
 
 
 @contextmanager
-def running(directory: Path, ranks: int, program: Sequence[str], *options: str, is_warm: bool = False) -> Iterator[Job]:
-    """The same for any program."""
-    job = Job(directory, ranks, program, options, is_warm)
+def running(
+    directory: Path, ranks: int, program: Sequence[str], *options: str, is_warm: bool = False, backs_off: bool = True
+) -> Iterator[Job]:
+    """The same for any program. One that is warm need not back off before it starts a rank again."""
+    job = Job(directory, ranks, program, options, is_warm, backs_off)
     try:
         yield job
     finally:

@@ -22,8 +22,10 @@ class Warm:
     """An `outpace` command in a session of its own, whose ranks are forks of it. What it writes is in `stdout` and
     `stderr` of the directory; it runs in `where`. Has what tests need of a `subprocess.Popen`."""
 
-    def __init__(self, arguments: Sequence[str], directory: Path, where: Path | None = None) -> None:
-        given = (arguments, directory, where or Path.cwd())
+    def __init__(
+        self, arguments: Sequence[str], directory: Path, where: Path | None = None, backs_off: bool = True
+    ) -> None:
+        given = (arguments, directory, where or Path.cwd(), backs_off)
         self._process = multiprocessing.get_context("forkserver").Process(target=_command, args=given)
         self._process.start()
         self.pid = self._process.pid
@@ -38,14 +40,14 @@ class Warm:
         return self._process.exitcode
 
 
-def _command(arguments: Sequence[str], directory: Path, where: Path) -> None:
+def _command(arguments: Sequence[str], directory: Path, where: Path, backs_off: bool) -> None:
     os.setsid()
     os.chdir(where)
     hear_ctrl_c()
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})  # the server does not hear it
     for name, number in (("stdout", 1), ("stderr", 2)):
         os.dup2(os.open(directory / name, os.O_WRONLY | os.O_CREAT), number)
-    forked.fork_ranks()
+    forked.fork_ranks(backs_off)
     spawn._context = lambda fn: multiprocessing.get_context("fork")
     sys.exit(main(arguments))
 

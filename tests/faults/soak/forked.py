@@ -12,6 +12,7 @@ import subprocess
 import sys
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 
 import torch
@@ -63,15 +64,19 @@ def launch(arguments: Sequence[str], output: int, errors: int, environment: dict
         os.dup2(output, 1)
         os.dup2(errors, 2)
         os.environ.update(environment)
-        fork_ranks()
-        child.HEALTHY_S = 0.0  # a back-off that grows would be all that is measured
+        fork_ranks(backs_off=False)
         return main(["run", *arguments])
 
     return fork(body)
 
 
-def fork_ranks() -> None:
-    """From now on ranks that this process launches are forks of it."""
+def fork_ranks(backs_off: bool = True) -> None:
+    """From now on ranks that this process launches are forks of it.
+
+    backs_off: waits longer and longer before it starts a rank again. With many restarts that is most of the time.
+    """
+    if not backs_off:
+        child.HEALTHY_S = 0.0
     child.subprocess = SimpleNamespace(Popen=_Fork, PIPE=subprocess.PIPE, DEVNULL=subprocess.DEVNULL)  # type: ignore[assignment]
 
 
@@ -91,9 +96,9 @@ class _Fork:
 def _become(command: Sequence[str], environment: dict[str, str], errors: int) -> int:
     """Runs a script as `python -u script.py ...` would, and returns its exit code."""
     script = next(word for word in command if word.endswith(".py"))
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     os.dup2(errors, 2)
-    os.closerange(3, 1024)
+    _let_go_of_files()
     sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115 (the old one may be locked by a thread that is gone)
     sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
     os.environ.clear()
@@ -113,3 +118,12 @@ def _become(command: Sequence[str], environment: dict[str, str], errors: int) ->
         return 1
     lifetimes.end_all()
     return 0
+
+
+def _let_go_of_files() -> None:
+    """Of the launcher. What it had open is not closed but emptied: objects that are here, too, will close it by its
+    number, and must not close what the rank has opened since."""
+    for number in range(3, 1024):
+        with suppress(OSError):
+            os.fstat(number)
+            os.dup2(0, number)
