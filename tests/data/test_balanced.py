@@ -93,6 +93,7 @@ def test_contributions_are_weighed_by_their_tokens_where_the_strategy_says_so(we
     ("given", "said"),
     [
         (lambda: LengthBalancedBatches([], 4), "one number for each sample"),
+        (lambda: LengthBalancedBatches([[3, 4], [5]], 4), "one number for each sample"),
         (lambda: LengthBalancedBatches([3, 0, 2], 4), "sample 1 is 0"),
         (lambda: LengthBalancedBatches([3, float("nan")], 4), "sample 1 is nan"),
         (lambda: LengthBalancedBatches([3, 4], 4, dataset=range(3)), "2 lengths for a set of 3 samples"),

@@ -195,7 +195,10 @@ class LengthBalancedBatches(FromPool[list[int]]):
 
 
 def _checked(lengths: Lengths) -> NDArray[np.float64]:
-    found = np.asarray(lengths, dtype=np.float64)
+    try:
+        found = np.asarray(lengths, dtype=np.float64)
+    except (TypeError, ValueError) as error:  # also lists of different lengths: the samples themselves
+        raise InvalidRules(f"lengths must be a list of one number for each sample: {error}") from error
     if found.ndim != 1 or not len(found):
         raise InvalidRules(f"lengths must be a list of one number for each sample, not of shape {found.shape}")
     if not bool((found > 0).all()) or not bool(np.isfinite(found).all()):
