@@ -104,14 +104,14 @@ def test_the_share_of_signal_is_told_by_the_moments(noise: float, share: float) 
 
 def test_what_users_and_schedulers_see_stays_as_it_is() -> None:
     optimizer = torch.optim.AdamW(weights(), lr=0.1, weight_decay=0.5)
-    with StepLength(optimizer).of_round(0.25, 1.0, is_one_of_many=True):
+    with StepLength(optimizer).of_round(0.25, 1.0, rest_follows=True):
         assert optimizer.param_groups[0]["lr"] == pytest.approx(0.05)
         assert optimizer.param_groups[0]["weight_decay"] == pytest.approx(0.25)
     assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["weight_decay"]) == (0.1, 0.5)
 
 
 @cache
-def moved(strategy: str, noise: float, ranks: int, matched: bool = True) -> float:
+def moved(strategy: str, noise: float, ranks: int, matched: bool = True, imbalance: str = "none") -> float:
     """How far Adam moves downhill in equal steps of all ranks, whose gradients are 1 and noise of their own."""
 
     def train() -> float:
@@ -126,7 +126,7 @@ def moved(strategy: str, noise: float, ranks: int, matched: bool = True) -> floa
         return -weight.mean().item()
 
     seeds = iter(range(ranks))
-    return float(outpace.simulate(train, ranks=ranks, network="zero").results[0])
+    return float(outpace.simulate(train, ranks=ranks, network="zero", imbalance=imbalance).results[0])
 
 
 @pytest.mark.parametrize(
@@ -140,3 +140,10 @@ def test_the_mean_of_steps_is_as_long_as_the_step_of_the_mean_gradient(strategy:
 def test_without_that_it_is_shorter_by_up_to_the_square_root_of_the_ranks() -> None:
     together = moved("allreduce", 10.0, 8)
     assert moved("local-sgd", 10.0, 8, matched=False) < 1.3 * together / math.sqrt(8)
+
+
+@pytest.mark.parametrize("noise", [1.0, 10.0])
+def test_more_and_smaller_rounds_move_as_far_as_fewer_whole_ones(noise: float) -> None:
+    together, imbalance = moved("allreduce", noise, 8), "random:k=1,delay_ms=300"
+    assert moved("eager-solo", noise, 8, imbalance=imbalance) == pytest.approx(together, rel=0.1)
+    assert moved("eager-solo", noise, 8, imbalance=imbalance, matched=False) > 1.05 * together

@@ -105,7 +105,7 @@ STRATEGIES = (
 #: What must learn as allreduce does: `--check` fails if it does not.
 CHECKED = ("auto", "eager-majority", "eager-solo", "nonblocking")
 SEEDS = 5
-FIRST_SEED, FIRST_SEED_OF_TUNING = 0, 100
+FIRST_SEED, FIRST_SEED_OF_TUNING = 3, 100  #: those before had a part in choosing defaults (decisions 16, 23, 24)
 
 
 def cells() -> list[Cell]:

@@ -307,14 +307,17 @@ class Ledger(LedgerView):
         """How many arrivals make the quorum: a plain count, or what was chosen for this round."""
         if not self.rules.chooses or len(self.open.present) < self._needed:
             return self._needed
-        ranks = self.open.unfinished | self.open.present
-        return self.choice.needed(self.round, self._needed, self.pace.durations(sorted(ranks)))
+        return self.choice.needed(self.round, self._needed, self._asked, self._durations)
+
+    def _durations(self) -> list[list[int]]:
+        return self.pace.durations(sorted(self.open.unfinished | self.open.present))
 
     def _goes_on_without_the_rest(self, now_ns: int) -> bool:
-        """Whether to give up a chosen quorum: something may have happened to its ranks since. Once the least number has
-        arrived, it waits for the rest as long as ranks have taken lately, and not at all for ranks silent for rounds.
-        """
-        if not self.rules.chooses or not self.open.present or len(self.open.present) < self._needed:
+        """Whether to give up a chosen quorum: something may have happened to its ranks since. Once as many have arrived
+        as could train without the others, it waits for the rest as long as ranks have taken lately, and not at all for
+        ranks silent for rounds."""
+        enough = max(1, self._needed, min(self.rules.least_ranks, self._asked))
+        if not self.rules.chooses or len(self.open.present) < enough:
             return False
         if not self._someone_may_come():
             return True
@@ -339,7 +342,8 @@ class Ledger(LedgerView):
     def _count_needed(self) -> None:
         """The quorum is taken of all unfinished ranks, and of those that finished after contributing to this round."""
         if self.rules.is_count:
-            self._needed = needed(self.rules.quorum, len(self.open.unfinished | self.open.present))
+            self._asked = len(self.open.unfinished | self.open.present)
+            self._needed = needed(self.rules.quorum, self._asked)
 
     def _note_quorum(self, now_ns: int) -> int:
         """Notes that the quorum is met, and returns since when."""

@@ -175,6 +175,7 @@ class LedgerView(Part):
         self.published = Published(rules, self.members, self.pace)
         self.pool = Pool(self.hosts.count)
         self.started = self.over = False
+        self._asked = 0  # how many ranks the quorum is taken of
         self._needed = 0  # how many arrivals make the quorum if it is a plain count; 0 to check at each arrival
         self._observes = rules.needs_pace
         self._news = 0

@@ -5,7 +5,7 @@ Owns the recent history of arrival times, taken from events, and the choice of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ PATIENCE = 2  #: times the longest step of late
 _LAGS, _INTERVALS, _DURATIONS = 64, 9, 16  # that are remembered
 FIRST_LOOK, LOOK_EVERY = 2, 8  #: rounds; between the two, whenever twice as many have passed
 MOST_WITHHELD = 0.2  #: share of the work
+MOST_LATE = 0.5  #: share of the contributions
 NEARLY = 0.97  #: of the best progress is good enough for a larger quorum
 CHANGES = 64  #: that are remembered
 _RANKS = 64  # that are played again: of more, evenly spaced ones
@@ -112,6 +113,10 @@ class Played(NamedTuple):
     late: float  #: share of the contributions
     withheld: float  #: share of their weight
 
+    @property
+    def can_be_borne(self) -> bool:
+        return self.withheld <= MOST_WITHHELD and self.late <= MOST_LATE
+
 
 class Choice(NamedTuple):
     """A quorum, since when, and why."""
@@ -140,10 +145,11 @@ class QuorumChoice(Part):
         progress(k) = sum of the weights / time it took
 
     The rest is withheld. A discount gives it back later, but it can only do so much: with momentum, and near the
-    largest learning rate that trains, it was seen to fail where more than a fifth is withheld. So no quorum is taken of
-    which that is expected. Among the others, "auto" takes the largest that is nearly the best: lateness has a price
-    that no count shows, and where ranks are balanced nobody shall be left behind for a few per cent. It begins with
-    everybody. A quorum that was asked for is raised only as far as it must be.
+    largest learning rate that trains, it was seen to fail where more than a fifth is withheld, and looking ahead to
+    make up for lateness was seen to fail where more than half of the work is late. So no quorum is taken with which
+    either is expected. Among the others, "auto" takes the largest that is nearly the best: lateness has a price that no
+    count shows, and where ranks are balanced nobody shall be left behind for a few per cent. It begins with everybody.
+    A quorum that was asked for is raised only as far as it must be.
     """
 
     changes: list[Choice]  #: the last ones, oldest first
@@ -155,14 +161,14 @@ class QuorumChoice(Part):
         self.changes = []
         self._looked = (0, 0)
 
-    def needed(self, round_: int, least: int, histories: Sequence[Sequence[int]]) -> int:
-        """How many on time make the quorum of this round, at least so many. `histories`: how long each rank took for
-        its last steps; empty for a rank of which nothing is known yet."""
-        since, ranks = self._looked
+    def needed(self, round_: int, least: int, ranks: int, histories: Callable[[], Sequence[Sequence[int]]]) -> int:
+        """How many on time make the quorum of this round, of so many ranks, and at least so many. `histories`: how long
+        each rank took for its last steps; empty for a rank of which nothing is known yet."""
+        since, of = self._looked
         pause = min(max(FIRST_LOOK, since), LOOK_EVERY)
-        if ranks != len(histories) or not 0 <= round_ - since < pause:  # rounds may be numbered anew
-            self._looked = (round_, len(histories))
-            self._look(round_, least, histories)
+        if of != ranks or not 0 <= round_ - since < pause:  # rounds may be numbered anew
+            self._looked = (round_, ranks)
+            self._look(round_, least, histories())
         return self.changes[-1].quorum
 
     def change_at(self, round_: int) -> str:
@@ -194,7 +200,7 @@ def chosen(histories: Sequence[Sequence[int]], least: int = 1, is_free: bool = T
     steps = range(_CANDIDATES + 1)
     candidates = sorted({lowest + (size - lowest) * i // _CANDIDATES for i in steps}, reverse=is_free)
     outcomes = {k: play(played, k, usual_lag) for k in candidates}
-    allowed = [k for k in candidates if outcomes[k].withheld <= MOST_WITHHELD]
+    allowed = [k for k in candidates if outcomes[k].can_be_borne]
     enough = NEARLY * max(outcomes[k].progress for k in allowed) if is_free else 0.0
     best = next(k for k in allowed if outcomes[k].progress >= enough)
     against = outcomes[best].progress / (outcomes[size].progress or 1.0)

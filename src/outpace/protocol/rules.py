@@ -142,7 +142,7 @@ class Rules:
         """How many ranks must be alive or finished for training to go on."""
         if self.min_ranks is not None:
             return self.min_ranks
-        return 1 if self.restarts else needed(self.quorum, self.world)
+        return 1 if self.restarts else needed("majority" if self.quorum == "auto" else self.quorum, self.world)
 
     @property
     def needs_pace(self) -> bool:
@@ -175,6 +175,12 @@ class Rules:
         are world - 1 rounds late; and looking ahead makes up for one round."""
         return (self.world - 1 if self.one_at_a_time else 0) + self.looks_ahead
 
+    @cached_property
+    def rest_follows(self) -> bool:
+        """Whether what is not in a round comes in a later one, so that smaller rounds are more of them. Rounds that
+        need so much work are more of them, too, where the rest is thrown away."""
+        return self.late != "drop" or self.quorum == "work"
+
     def too_late(self, lag: int) -> bool:
         return lag > 0 and (self.late == "drop" or lag > self.max_staleness)
 
@@ -199,10 +205,9 @@ class Rules:
 def needed(quorum: str | int | float, ranks: int) -> int:
     """How many on-time arrivals make the quorum among this many ranks, for quorums that are a count.
 
-    "auto" depends on observed arrivals; this is the number below which it never goes. "majority-random" is drawn; as a
-    lower bound it counts as one.
+    "auto" depends on observed arrivals, and "majority-random" is drawn: as lower bounds they count as one.
     """
-    if quorum in ("majority", "auto"):
+    if quorum == "majority":
         return max(1, -(-ranks // 2))
     if quorum == "full":
         return max(1, ranks)

@@ -227,16 +227,17 @@ class StepLength:
         share = self._signal.look()
         return self._scaled(1.0 / math.sqrt(share + (1.0 - share) / ranks), decay=1.0)
 
-    def of_round(self, size: float, stride: float, is_one_of_many: bool) -> AbstractContextManager[None]:
+    def of_round(self, size: float, stride: float, rest_follows: bool) -> AbstractContextManager[None]:
         """For a round with this share of a full round's work: weight decay shrinks with it. The step is shorter, too,
-        where momentum would carry a small round too far (`protocol.round.UsualSize`), and where every gradient is an
-        update of its own.
+        where momentum would carry a small round too far (`protocol.round.UsualSize`), and where the rest of the work
+        follows in rounds of its own: an optimizer that divides its gradient by its own size would move further in
+        smaller rounds, since there are more of them.
 
         The share of signal is assumed to be 0: a measured one would differ in its last bits between machines.
         """
         if size in (0.0, 1.0) or not self.is_matched:
             return nullcontext()
-        length = math.sqrt(size) if is_one_of_many and self._normalises else 1.0
+        length = math.sqrt(size) if rest_follows and self._normalises else 1.0
         return self._scaled(length * stride if stride != 1.0 and self.has_momentum else length, decay=size)
 
     @contextmanager

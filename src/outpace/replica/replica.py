@@ -277,7 +277,7 @@ class OptimizerReplica:
     def _length_of(self, applied: Round) -> AbstractContextManager[None]:
         if self.rules is None:
             return nullcontext()
-        return self.step_length.of_round(applied.size(self.rules.of_sums), applied.stride, self.rules.one_at_a_time)
+        return self.step_length.of_round(applied.size(self.rules.of_sums), applied.stride, self.rules.rest_follows)
 
     def _step_with(self, result: Result) -> None:
         own = [p.grad for p in self.parameters]

@@ -103,11 +103,15 @@ class Reference:
 
     @property
     def below_quorum(self) -> bool:
-        least = self.rules.min_ranks
-        if least is None:
-            quorum = self.rules.quorum
-            least = 1 if quorum == "majority-random" else self._count(self.rules.world)
-        return self.started and len(self.counted()) < least
+        return self.started and len(self.counted()) < self._least()
+
+    def _least(self) -> int:
+        """Ranks that may train without the others."""
+        if self.rules.min_ranks is not None:
+            return self.rules.min_ranks
+        if self.rules.quorum == "majority-random":
+            return 1
+        return (self.rules.world + 1) // 2 if self.rules.quorum == "auto" else self._count(self.rules.world)
 
     # -- what there is ---------------------------------------------------------------------------------------------
 
@@ -173,7 +177,7 @@ class Reference:
         if isinstance(quorum, int):
             return quorum
         majority = max(1, (ranks + 1) // 2)
-        return {"solo": 1, "majority": majority, "auto": majority, "full": max(1, ranks)}[quorum]
+        return {"solo": 1, "majority": majority, "auto": 1, "full": max(1, ranks)}[quorum]
 
     def quorum_is_met(self) -> bool:
         here, can = {g.rank for g in self.on_time()}, set(self.can_still_contribute())
@@ -187,13 +191,14 @@ class Reference:
         of = sorted(here | set(members))  # also who gave and has left
         enough = self._count(len(of))
         if self.rules.chooses and len(here) >= enough:
-            enough = self.choice.needed(self.open, enough, self.pace.durations(of))
+            enough = self.choice.needed(self.open, enough, len(of), lambda: self.pace.durations(of))
         return len(here) >= min(enough, possible)
 
     def goes_on_without_the_rest(self, now_ns: int) -> bool:
-        """From the least number on, a chosen quorum is waited for with some patience, and only for who was heard of."""
+        """With as many as may train alone, it waits for a chosen quorum with patience, and only for ranks heard of."""
         here, members = {g.rank for g in self.on_time()}, {x.rank for x in self.unfinished()}
-        if not self.rules.chooses or not here or len(here) < self._count(len(here | members)):
+        of = len(here | members)
+        if not self.rules.chooses or not here or len(here) < max(self._count(of), min(self._least(), of)):
             return False
         if not self.expected():
             return True
