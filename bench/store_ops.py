@@ -80,7 +80,7 @@ def train(strategy: str, directory: str, compute_s: float) -> tuple[Counter[str]
     rank = whereami().rank
     counts = Counts(Path(directory) / f"{rank}")
     agent.joined_store = lambda: CountingStore(joined_store(), counts)
-    supervisor.nursery.fork()  # from here, where stores count
+    supervisor.fork_server.fork()  # from here, where stores count
     weight = torch.nn.Parameter(torch.zeros(PARAMETERS))
     opt = outpace.DistributedOptimizer(torch.optim.SGD([weight], lr=0.01), strategy, timeout_s=60)
     weight.grad = torch.ones_like(weight)

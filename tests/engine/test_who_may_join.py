@@ -37,15 +37,15 @@ def proved(*keys: bytes) -> list[str]:
             group.prove(keys[host], "here", 5)
         except RuntimeError as error:
             return str(error)
-        return "its door is open" if _accepts(group) else f"{len(group._doors)} door shut"
+        return "it accepts" if _accepts(group) else f"{len(group._listeners)} listener refuses"
 
     with ThreadPoolExecutor(len(keys)) as threads:
         return list(threads.map(prove, range(len(keys))))
 
 
 def _accepts(group: Group) -> bool:
-    for door in group._doors:
-        with socket.socket(fileno=os.dup(door.fd)) as listening, socket.socket() as stranger:
+    for listener in group._listeners:
+        with socket.socket(fileno=os.dup(listener.fd)) as listening, socket.socket() as stranger:
             stranger.settimeout(0.2)
             try:
                 stranger.connect(listening.getsockname())
@@ -56,7 +56,7 @@ def _accepts(group: Group) -> bool:
 
 
 def test_agents_of_one_job_connect_and_nobody_after_them():
-    assert proved(b"key", b"key", b"key") == ["1 door shut"] * 3
+    assert proved(b"key", b"key", b"key") == ["1 listener refuses"] * 3
 
 
 def test_whoever_does_not_have_the_key_is_found_out():

@@ -87,8 +87,8 @@ class Driver:
 def agents_of(ranks: Sequence[int]) -> list[int]:
     """The agent of these ranks' host, and the one that would follow it."""
     parents = {int(pid): parent_of(int(pid)) for pid in os.listdir("/proc") if pid.isdigit()}
-    nurseries = [pid for pid, parent in parents.items() if parent in ranks and name_of(pid) == "outpace-nursery"]
-    agents = [pid for pid, parent in parents.items() if parent in nurseries and name_of(pid) == "outpace-agent"]
+    servers = [pid for pid, parent in parents.items() if parent in ranks and name_of(pid) == "outpace-forks"]
+    agents = [pid for pid, parent in parents.items() if parent in servers and name_of(pid) == "outpace-agent"]
     return agents + [pid for pid, parent in parents.items() if parent in agents]
 
 

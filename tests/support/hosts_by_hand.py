@@ -96,5 +96,5 @@ def _live(env: dict[str, str], said: Path, answer: Path, fn: Callable[..., Any],
     with said.open("ab") as errors:
         os.dup2(errors.fileno(), sys.stderr.fileno())
     if env["LOCAL_RANK"] == "0":
-        supervisor.nursery.fork()  # as in `outpace.spawn`
+        supervisor.fork_server.fork()  # as in `outpace.spawn`
     answer.write_bytes(pickle.dumps(fn(*args)))

@@ -34,7 +34,7 @@ def train() -> str:
 
 def train_without_pickles() -> str:
     """The agents see to it themselves: they come from new interpreters, which find the same directory."""
-    supervisor.nursery = supervisor.Nursery()
+    supervisor.fork_server = supervisor.ForkServer()
     runpy.run_path(str(Path(__file__).with_name("no_pickles") / "sitecustomize.py"))["refuse"]()
     return train()
 

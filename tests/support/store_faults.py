@@ -60,7 +60,7 @@ def begin_without_the_last(timeout_s: float, how: str) -> Told | None:
         Rendezvous.enter = lambda *_: time.sleep(timeout_s + 5)  # type: ignore[method-assign]
         optimizer_or_nothing(timeout_s)
         return None
-    sys.executable, supervisor.nursery = how, supervisor.Nursery()
+    sys.executable, supervisor.fork_server = how, supervisor.ForkServer()
     return begin(timeout_s)
 
 

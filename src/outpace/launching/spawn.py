@@ -139,7 +139,7 @@ def _child(pipe: Connection, environment: dict[str, str], fn: Callable[..., Any]
     from outpace.engines.cluster import supervisor
 
     if is_warm and HOST in environment and environment["LOCAL_RANK"] == "0":
-        supervisor.nursery.fork()  # nothing runs here yet
+        supervisor.fork_server.fork()  # nothing runs here yet
     if "OMP_NUM_THREADS" in os.environ:
         torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
     try:

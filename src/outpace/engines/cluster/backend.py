@@ -1,4 +1,4 @@
-"""What joins the agents: a c10d backend, on which address, with which certificates. Owns their doors.
+"""What joins the agents: a c10d backend, on which address, with which certificates. Owns what they listen on.
 
 Gloo does not ask who connects. So a group has to prove itself (`group.Group.prove`), and as soon as it is complete the
 kernel drops whatever else knocks: Gloo keeps every connection that says nothing, and its process ends when it runs out
@@ -44,23 +44,23 @@ def check_backend() -> None:
         _plugin(_name())
 
 
-class Door(NamedTuple):
+class Listener(NamedTuple):
     fd: int
     inode: int  #: another one may get the same number later
 
 
-def connect(store: Store, address: str, place: int, count: int, timeout_s: float) -> tuple[Any, set[Door]]:
-    """(the backend of one group, at one of its places; its doors). Blocks until all are connected."""
+def connect(store: Store, address: str, place: int, count: int, timeout_s: float) -> tuple[Any, set[Listener]]:
+    """(the backend of one group, at one of its places; what it listens on). Blocks until all are connected."""
     timeout = timedelta(seconds=timeout_s)
     if _name() != "gloo":
         return _plugin(_name())(store, place, count, timeout), set()
     options = dist.ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._timeout = timeout
     with _making_a_device:
-        before = _doors()
+        before = _listeners()
         options._devices = [_device(address)]
-        doors = _doors() - before
-    return dist.ProcessGroupGloo(store, place, count, options), doors
+        listeners = _listeners() - before
+    return dist.ProcessGroupGloo(store, place, count, options), listeners
 
 
 def _name() -> str:
@@ -112,16 +112,16 @@ def address_towards_store() -> str:
         return str(probe.getsockname()[0])
 
 
-def shut(doors: Iterable[Door]) -> None:
+def stop_accepting(listeners: Iterable[Listener]) -> None:
     """Accepts no new connections; existing ones stay open."""
     program = ctypes.create_string_buffer(_DROP_ALL)
     filter_program = struct.pack("HxxxxxxP", 1, ctypes.addressof(program))
-    for door in set(doors) & _doors():
-        with socket.socket(fileno=os.dup(door.fd)) as listening:
+    for listener in set(listeners) & _listeners():
+        with socket.socket(fileno=os.dup(listener.fd)) as listening:
             listening.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, filter_program)
 
 
-def _doors() -> set[Door]:
+def _listeners() -> set[Listener]:
     found = set()
     for fd in map(int, os.listdir("/proc/self/fd")):
         with contextlib.suppress(OSError):  # it was closed meanwhile, like the one that listed them
@@ -129,12 +129,12 @@ def _doors() -> set[Door]:
             if stat.S_ISSOCK(status.st_mode):
                 with socket.socket(fileno=os.dup(fd)) as there:
                     if there.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                        found.add(Door(fd, status.st_ino))
+                        found.add(Listener(fd, status.st_ino))
     return found
 
 
 def make_room() -> None:
-    """Raises the descriptor limit as far as allowed: until the doors are shut, strangers can take some."""
+    """Raises the descriptor limit as far as allowed: until agents stop accepting, strangers can take some."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
 
 

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import Store  # type: ignore[attr-defined]
 
-from outpace.engines.cluster.backend import Door, connect, shut
+from outpace.engines.cluster.backend import Listener, connect, stop_accepting
 from outpace.engines.cluster.sealing import SEAL_BYTES, seal
 from outpace.protocol.shared_log import children, parent
 
@@ -45,9 +45,9 @@ class Group:
         self.hosts, self.host = tuple(hosts), host
         self._places = {its: place for place, its in enumerate(self.hosts)}
         self._all: Any = None
-        self._doors: set[Door] = set()
+        self._listeners: set[Listener] = set()
         if len(self.hosts) > 1:
-            self._all, self._doors = connect(store, address, self._places[host], len(self.hosts), timeout_s)
+            self._all, self._listeners = connect(store, address, self._places[host], len(self.hosts), timeout_s)
         self._told: Any = None
         self.is_over = False  #: another generation has begun
         self._fetching, self._telling = ThreadPoolExecutor(1, "fetch"), ThreadPoolExecutor(1, "tell")
@@ -68,7 +68,7 @@ class Group:
             question = asked[index * SEAL_BYTES : (index + 1) * SEAL_BYTES]
             if not hmac.compare_digest(answer, self._answer(key, place, question, host, self.host)):
                 raise RuntimeError(f"whoever connected as host {host} does not have the key of this job")
-        shut(self._doors)
+        stop_accepting(self._listeners)
 
     def _answer(self, key: bytes, place: str, question: bytes, mine: int, theirs: int) -> bytes:
         return seal(key, f"{place}/{mine}/{theirs}", question)[-SEAL_BYTES:]

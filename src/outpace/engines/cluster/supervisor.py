@@ -3,10 +3,10 @@
 Whoever notices first starts one; the kernel's lock decides who that is. An agent that is merely stopped is left alone:
 it will go on, and until then nothing can be lost.
 
-Agents are forked by the rank's *nursery*, a process that has imported what an agent needs. Importing torch takes
+Agents are forked by the rank's *fork server*, a process that has imported what an agent needs. Importing torch takes
 seconds, and a rank may need several agents: for one optimizer after the other, or because one was killed. A rank cannot
 fork them itself: it has threads, and its memory would live on in them. Where ranks are forked from a server that has
-imported everything, so is the nursery. It ends with its rank; agents do not. A request is a set of open files: those of
+imported everything, so is this one. It ends with its rank; agents do not. A request is a set of open files: those of
 the arena, a pipe with the launch spec and the environment as JSON, so that nothing is unpickled, and a pipe that the
 agent holds open while it lives.
 """
@@ -32,31 +32,31 @@ from outpace.engines.cluster.shared_page import RUNNING, SharedPage
 from outpace.errors import OutpaceError, TimedOut
 
 _MOST_FILES = 16
-_LOOK_S = 1.0  #: how long it may outlive a rank whose own children hold its socket open
+_ORPHAN_S = 1.0  #: how long a fork server may outlive a rank whose own children hold its socket open
 _PID_BYTES = 8
 
 
-class Birth:
+class AgentProcess:
     """An agent that was asked for."""
 
-    def __init__(self, cord: int) -> None:
-        self._cord = cord
+    def __init__(self, alive: int) -> None:
+        self._alive = alive  # a pipe whose other end is open as long as it lives
         self.pid = 0  #: once it has begun
 
     def has_ended(self) -> bool:
         """Whether it is gone, and with it all that it forked."""
-        while select.select([self._cord], [], [], 0)[0]:
-            said = os.read(self._cord, _PID_BYTES)
+        while select.select([self._alive], [], [], 0)[0]:
+            said = os.read(self._alive, _PID_BYTES)
             if not said:
                 return True
             self.pid = int.from_bytes(said, "big")
         return False
 
     def close(self) -> None:
-        os.close(self._cord)
+        os.close(self._alive)
 
 
-class Nursery:
+class ForkServer:
     """A rank's. Started with its first agent, unless it was forked before."""
 
     def __init__(self) -> None:
@@ -87,31 +87,31 @@ class Nursery:
         theirs.close()
         self._socket = ours
 
-    def bear(self, spec: dict[str, Any], files: tuple[int, ...], env: dict[str, str]) -> Birth:
+    def start(self, spec: dict[str, Any], files: tuple[int, ...], env: dict[str, str]) -> AgentProcess:
         """Asks for an agent, and returns at once."""
         if self._socket is None:
-            self._start()
-        (spec_out, spec_in), (cord_out, cord_in) = os.pipe(), os.pipe()
-        given = [spec_out, cord_in, *files]
+            self._begin()
+        (spec_out, spec_in), (alive_out, alive_in) = os.pipe(), os.pipe()
+        given = [spec_out, alive_in, *files]
         try:
             self._send(given)
         finally:
             os.close(spec_out)
-            os.close(cord_in)
+            os.close(alive_in)
         with suppress(BrokenPipeError), open(spec_in, "wb") as pipe:  # it ended at once: the next look sees that
             pipe.write(json.dumps([spec, env]).encode())
-        return Birth(cord_out)
+        return AgentProcess(alive_out)
 
     def _send(self, files: list[int]) -> None:
         assert self._socket is not None
         try:
             socket.send_fds(self._socket, [b"."], files)
         except (BrokenPipeError, ConnectionResetError):  # somebody has ended it
-            self._start()
+            self._begin()
             with suppress(BrokenPipeError, ConnectionResetError):  # it ended at once: the next look sees that
                 socket.send_fds(self._socket, [b"."], files)
 
-    def _start(self) -> None:
+    def _begin(self) -> None:
         self._socket, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
@@ -123,24 +123,24 @@ class Nursery:
             )
 
 
-nursery = Nursery()  #: this rank's
+fork_server = ForkServer()  #: this rank's
 
 
-def _begin_without() -> None:
+def _forget_fork_server() -> None:
     """A forked child is not the rank, and has no agents of its own to ask for."""
-    global nursery
-    nursery = Nursery()
+    global fork_server
+    fork_server = ForkServer()
 
 
-os.register_at_fork(after_in_child=_begin_without)
+os.register_at_fork(after_in_child=_forget_fork_server)
 
 
 def serve(connection: socket.socket, rank: int, live: Callable[[dict[str, Any]], None]) -> NoReturn:
     """Forks an agent at each request, as long as its rank lives."""
-    _be_called("outpace-nursery")
+    _set_name("outpace-forks")
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # no zombies
-    connection.settimeout(_LOOK_S)
+    connection.settimeout(_ORPHAN_S)
     while os.getppid() == rank:
         try:
             message, files, _, _ = socket.recv_fds(connection, 1, _MOST_FILES)
@@ -158,8 +158,8 @@ def serve(connection: socket.socket, rank: int, live: Callable[[dict[str, Any]],
     os._exit(0)
 
 
-def _be_called(name: str) -> None:
-    """In `ps -o comm` and `top`, where that can be said."""
+def _set_name(name: str) -> None:
+    """Of this process in `ps -o comm` and `top`, where it can be set."""
     with suppress(OSError):
         Path("/proc/self/comm").write_text(name)
 
@@ -169,11 +169,11 @@ def _live(files: list[int], live: Callable[[dict[str, Any]], None]) -> NoReturn:
     code = 1
     try:
         os.setsid()
-        _be_called("outpace-agent")
+        _set_name("outpace-agent")
         for number in (signal.SIGINT, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
-        given, cord, *rest = files
-        os.write(cord, os.getpid().to_bytes(_PID_BYTES, "big"))
+        given, alive, *rest = files
+        os.write(alive, os.getpid().to_bytes(_PID_BYTES, "big"))
         with open(given, "rb") as pipe:
             spec, env = json.loads(pipe.read())
         os.environ.clear()
@@ -189,7 +189,7 @@ def _live(files: list[int], live: Callable[[dict[str, Any]], None]) -> NoReturn:
 
 
 MOST_STARTS, WITHIN_S = 5, 60.0
-_LOOK_S = 0.1
+_LOOK_S = 0.1  #: between two looks at whether the agent lives
 
 
 class LaunchSpec(NamedTuple):
@@ -245,18 +245,18 @@ class AgentSupervisor:
                 "is on its standard error, above"
             )
         self._page.status = RUNNING  # whatever became of the last one
-        birth = nursery.bear(self._spec._asdict(), self._spec.fds, {**os.environ, **self._env})
+        agent = fork_server.start(self._spec._asdict(), self._spec.fds, {**os.environ, **self._env})
         try:
-            while not birth.has_ended() and not self._life.lives(self._agent):
+            while not agent.has_ended() and not self._life.lives(self._agent):
                 if time.monotonic() - now > self._spec.timeout_s:
-                    nursery.end()
-                    if birth.pid:
+                    fork_server.end()
+                    if agent.pid:
                         with suppress(ProcessLookupError):
-                            os.kill(birth.pid, signal.SIGKILL)
+                            os.kill(agent.pid, signal.SIGKILL)
                     raise TimedOut(
-                        f"{self._where} the agent of this host, process {birth.pid or 'unknown'}, did not begin within "
+                        f"{self._where} the agent of this host, process {agent.pid or 'unknown'}, did not begin within "
                         f"{self._spec.timeout_s:.0f} s. See whether it was stopped, or raise timeout_s"
                     )
                 time.sleep(0.005)  # the lock on starting is kept so long
         finally:
-            birth.close()
+            agent.close()
