@@ -12,7 +12,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -68,25 +68,26 @@ class Relay:
 
     def forward(self, step: Forward) -> None:
         parts = (_BATCH.pack(b.host, b.life, b.start, len(b.records)) + b.records for b in step.batches)
-        self._send(step.host, _NO_ENTRY, self._group.hosts.index(step.leader), b"".join(parts))
+        self._send([step.host], _NO_ENTRY, self._group.hosts.index(step.leader), b"".join(parts))
 
     def spread(self, number: int, sealed: bytes) -> None:
         """An entry that this host has written."""
         self._pass_on(self._place, number, sealed)
 
     def _pass_on(self, root: int, number: int, sealed: bytes) -> None:
-        for place in children(root, self._place, len(self._group.hosts)):
-            self._send(self._group.hosts[place], number, root, sealed)
+        hosts = self._group.hosts
+        self._send([hosts[place] for place in children(root, self._place, len(hosts))], number, root, sealed)
 
-    def _send(self, host: int, number: int, root: int, data: bytes) -> None:
-        """Does not block, whether that host takes it or not."""
+    def _send(self, hosts: Sequence[int], number: int, root: int, data: bytes) -> None:
+        """Does not block, whether these hosts take it or not."""
         message = torch.frombuffer(bytearray(_HEAD.pack(len(data), root, number) + data), dtype=torch.uint8)
-        try:
-            work = self._group.begin_to_send(message, host, _NEAR if host in self._near else _FAR)
-        except RuntimeError as error:
-            log.debug("a message to host %d was lost: %s", host, error)
-        else:
-            self._under_way.put((work, message))
+        for host in hosts:
+            try:
+                work = self._group.begin_to_send(message, host, _NEAR if host in self._near else _FAR)
+            except RuntimeError as error:
+                log.debug("a message to host %d was lost: %s", host, error)
+            else:
+                self._under_way.put((work, message))
 
     def _keep(self) -> None:
         """Keeps messages until they are sent. Nobody waits for that, so that many are looked at together."""
