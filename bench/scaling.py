@@ -3,13 +3,14 @@
 Only the store and messages between agents are measured, on this machine and in real processes. Everything else is
 simulated with what came out there, by the strategy files that train for real. Each strategy runs three times: on the
 cluster, on one whose store and agents work in no time, and on ideal links. Between them lies what agents and links
-cost.
+cost. What is measured wants a quiet machine, and what is simulated does not: `--only` makes one of the two.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,9 +32,12 @@ EACH = 8  #: ranks of a host
 SHOWN = (1, 16, 64, 256, 1024)
 #: Computing of a step in ms -> hosts -> steps of a rank. The first is shown in full, of both where they break.
 STEPS = {
-    100.0: {1: 40, 2: 40, 4: 40, 8: 40, 16: 30, 32: 20, 64: 20, 256: 10, 1024: 4},
-    1000.0: {16: 30, 64: 10, 256: 5},
+    100.0: {1: 60, 2: 60, 4: 60, 8: 60, 16: 60, 32: 60, 64: 60, 256: 20, 1024: 5},
+    1000.0: {16: 30, 64: 20, 256: 10},
 }
+SLOWER_TIMES = 3  #: as slow as measured: machines differ, and agents share theirs with the ranks
+SLOWER = {64: STRATEGIES, 256: STRATEGIES}
+QUICK_SLOWER = {2: LARGEST}
 QUICK_STEPS = {100.0: {1: 3, 2: 3, 4: 2}, 1000.0: {2: 2}}
 IMBALANCE, PAYLOAD_MB = "lognormal:mean_ms=20,sd_ms=30", 25.0
 COMPUTE_MS = tuple(STEPS)
@@ -48,8 +52,12 @@ def main(given: list[str] | None = None) -> int:
         arguments.page.write_text(page(results_file.read(arguments.results)), encoding="utf-8")
         return 0
     run = Run(arguments.repeat, arguments.quick)
+    results = {} if arguments.only is None else results_file.read(arguments.results)
     try:
-        results = measure(run, arguments.agent_us)
+        if arguments.only != "simulated":
+            results |= measure(run)
+        if arguments.only != "measured":
+            results |= simulate(run, results)
     except KeyboardInterrupt:
         return 130
     if run.quick:
@@ -61,27 +69,35 @@ def main(given: list[str] | None = None) -> int:
     return 0
 
 
-def measure(run: Run, agent_us: float | None = None) -> dict[str, Any]:
-    """The times of store and messages, and with them every strategy on every number of hosts. Blocks for some minutes.
-
-    With `agent_us`, a message is simulated to cost that, whatever was measured.
-    """
+def measure(run: Run) -> dict[str, Any]:
+    """The times of store and messages, and what agents ask of the store. Blocks for some minutes."""
     store = store_times.measure(run)
-    ops = store_ops.measure((2,) if run.quick else store_ops.HOSTS)
     messages = agent_messages.measure(run)
-    is_assumed = agent_us is not None
-    if agent_us is None:
-        agent_us = round((messages["send_us"]["median"] + messages["receive_us"]["median"]) / 2, 1)
-    network = f"cluster:store_set_us={store['set_s']['median'] * 1e6:.1f},agent_us={agent_us}"
-    rows = []
+    ops = store_ops.measure((2,) if run.quick else store_ops.HOSTS)
+    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    return {"machine": machine(), "date": today, "quick": run.quick, "store": store, "ops": ops, "messages": messages}
+
+
+def simulate(run: Run, measured: dict[str, Any]) -> dict[str, Any]:
+    """Every strategy on every number of hosts, with what was measured. Blocks for some minutes."""
+    network, rows = _network(measured), []
     for compute_ms, worlds in (QUICK_STEPS if run.quick else STEPS).items():
         for hosts, steps in worlds.items():
             run.say(f"scaling: {hosts} hosts, {compute_ms:g} ms a step")
             rows += [_row(name, hosts, steps, compute_ms, network) for name in (LARGEST if hosts > 256 else STRATEGIES)]
-    today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    measured = {"machine": machine(), "date": today, "quick": run.quick, "store": store, "ops": ops}
-    message = {"messages": messages, "agent_us": agent_us, "is_assumed": is_assumed}
-    return {**measured, **message, "network": network, "rows": rows}
+    slower = []
+    for hosts, strategies in (QUICK_SLOWER if run.quick else SLOWER).items():
+        run.say(f"scaling: {hosts} hosts, {SLOWER_TIMES} times as slow")
+        steps = STEPS[COMPUTE_MS[0]][hosts]
+        slower += [_row(name, hosts, steps, COMPUTE_MS[0], _network(measured, SLOWER_TIMES)) for name in strategies]
+    return {"network": network, "rows": rows, "slower": {"times": SLOWER_TIMES, "rows": slower}}
+
+
+def _network(measured: dict[str, Any], times: float = 1) -> str:
+    """As it was measured, or with a store and agents that are so many times as slow."""
+    us = {"store_set_us": measured["store"]["set_s"]["median"] * 1e6}
+    us |= {name: measured["messages"][name]["median"] for name in ("send_us", "receive_us")}
+    return "cluster:" + ",".join(f"{name}={times * value:.1f}" for name, value in us.items())
 
 
 def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str) -> dict[str, Any]:
@@ -92,7 +108,7 @@ def _row(strategy: str, hosts: int, steps: int, compute_ms: float, network: str)
         return simulate_timing(strategy, size)
 
     found = simulated(network)
-    free = f"cluster:store_set_us={FREE_STORE_US},agent_us=0"
+    free = f"cluster:store_set_us={FREE_STORE_US},send_us=0,receive_us=0"
     load = found.load or Load(found.seconds)
     rates = {"rate": found, "free_store_rate": simulated(free), "ideal_rate": simulated("ethernet")}
     return {
@@ -131,6 +147,7 @@ def page(results: dict[str, Any]) -> str:
             if row["hosts"] in shown and row["strategy"] == name
         ],
         breaks=breaks,
+        slowed=[{**row, "share": row["rate"] / row["ideal_rate"]} for row in results["slower"]["rows"]],
         in_short=_in_short(breaks),
         constants={
             "each": EACH,
@@ -166,9 +183,19 @@ def _breaks(strategy: str, compute_ms: float, rows: list[dict[str, Any]]) -> dic
         "agents": first(lambda row: row["rate"] / row["free_store_rate"]),
     }
     broken = {name: hosts for name, hosts in at.items() if hosts is not None}
+    together = first(lambda row: row["rate"] / row["ideal_rate"])
     what = " and ".join(name for name, hosts in broken.items() if hosts == min(broken.values()))
+    if together and together < min(broken.values(), default=math.inf):
+        what = "links and agents together"
     simulated = [row["hosts"] for row in mine if row["hosts"] > 1]
-    return {"strategy": strategy, "compute_ms": compute_ms, "hosts": simulated, **at, "first": what or None}
+    return {
+        "strategy": strategy,
+        "compute_ms": compute_ms,
+        "hosts": simulated,
+        **at,
+        "together": together,
+        "first": what or None,
+    }
 
 
 def _in_short(breaks: list[dict[str, Any]]) -> list[str]:
@@ -176,8 +203,8 @@ def _in_short(breaks: list[dict[str, Any]]) -> list[str]:
     alike: dict[str, list[str]] = {}
     for row in breaks:
         if row["compute_ms"] == COMPUTE_MS[0]:
-            at = min((row[part] for part in ("links", "agents") if row[part] is not None), default=None)
-            what = "nothing breaks" if at is None else f"the {row['first']} on {at} hosts"
+            at = min((row[part] for part in ("links", "agents", "together") if row[part] is not None), default=None)
+            what = "nothing" if at is None else f"{row['first']}, on {at} hosts"
             alike.setdefault(what, []).append(f"`{row['strategy']}`")
     return [f"{what} ({', '.join(names)})" for what, names in alike.items()]
 
@@ -187,7 +214,7 @@ def _arguments(given: list[str] | None) -> argparse.Namespace:
     option = parser.add_argument
     option("--repeat", type=int, default=3, metavar="N", help="how often the store is measured (%(default)s)")
     option("--quick", action="store_true", help="few hosts, to see that everything works: writes no file")
-    option("--agent-us", type=float, metavar="US", help="what a message costs an agent, in place of what is measured")
+    option("--only", choices=("measured", "simulated"), help="this part; the results file has the other one")
     option("--render", action="store_true", help="measure nothing, write the page again from the results")
     option("--results", type=Path, default=RESULTS, metavar="FILE", help="the JSON (bench/scaling.json)")
     option("--page", type=Path, default=PAGE, metavar="FILE", help="the page (docs/scaling.md)")

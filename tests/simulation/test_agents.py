@@ -75,7 +75,7 @@ def test_what_the_store_is_asked_grows_with_the_depth_of_the_tree_when_all_arriv
 @pytest.mark.parametrize("hosts", [20, 80, 500])
 def test_an_agent_works_for_every_message_and_has_no_more_of_them_on_more_hosts(hosts: int) -> None:
     """Per round, the leader: 8 batches of each level, 8 words at the end, and as many entries to 8 hosts each."""
-    load = load_of(run("allreduce", hosts, network="zero:ranks_per_host=1,store_set_us=1000,agent_us=10"))
+    load = load_of(run("allreduce", hosts, network="zero:ranks_per_host=1,store_set_us=1000,send_us=10,receive_us=10"))
     messages = load.leader_busy_s / 10e-6 / load.rounds
     levels = load.entries / load.rounds
     assert 8 * levels <= messages <= 8 * (2 * levels + 1)

@@ -96,8 +96,7 @@ class Agents:
         self._hosts = range(network.hosts(world))
         self.store = Store(clock, network)
         self._reach_ns = [round(reach * 1e9) for reach in network.reach_s(len(self._hosts))]
-        self._hop_ns = round((network.hop_s - network.agent_us / 1e6) * 1e9)
-        self._agent_ns = round(network.agent_us * 1e3)
+        self._send_ns, self._receive_ns = round(network.send_us * 1e3), round(network.receive_us * 1e3)
         self._busy_ns, self._free_ns = ([0 for _ in self._hosts] for _ in range(2))  # agents: how long, until when
         self._parents = [parent(LEADER, host, len(self._hosts)) for host in self._hosts]
         below = ((host, len(children(LEADER, host, len(self._hosts)))) for host in self._hosts)
@@ -133,7 +132,7 @@ class Agents:
         called when it is in the log."""
         self._rounds += 1
         for host, count in self._passing:
-            self._busy_ns[host] += count * self._agent_ns
+            self._busy_ns[host] += count * self._receive_ns + (self._send_ns if host != LEADER else 0)
         gather_ns = round(self._network.gather_s(len(self._hosts)) * 1e9)
         self._clock.after(gather_ns, partial(self._post, LEADER, action))
 
@@ -161,12 +160,13 @@ class Agents:
             message.through.append(host)
         else:
             self._is_sending[host] = False
-        self._clock.after(self._hop_ns, partial(self._receive, self._parents[host], message))
+        sent_ns = self._work(host, self._send_ns)
+        self._clock.at(sent_ns + self._message_ns, partial(self._receive, self._parents[host], message))
 
     def _receive(self, host: int, message: Message) -> None:
         """An agent takes one message after the other, and writes it or passes it on."""
         pass_on = self._write if host == LEADER else partial(self._send_up, host)
-        self._clock.at(self._work(host, 1 if host == LEADER else 2), partial(pass_on, message))
+        self._clock.at(self._work(host, self._receive_ns), partial(pass_on, message))
 
     def _is_back(self, host: int) -> None:
         """What this host sent is in the log, and it knows: it sends what was said meanwhile."""
@@ -175,10 +175,10 @@ class Agents:
         else:
             self._is_sending[host] = False
 
-    def _work(self, host: int, messages: int) -> int:
-        """When a host's agent has done with so many more."""
-        self._busy_ns[host] += messages * self._agent_ns
-        self._free_ns[host] = max(self._free_ns[host], self._clock.now_ns) + messages * self._agent_ns
+    def _work(self, host: int, work_ns: int) -> int:
+        """When a host's agent has done with this, too."""
+        self._busy_ns[host] += work_ns
+        self._free_ns[host] = max(self._free_ns[host], self._clock.now_ns) + work_ns
         return self._free_ns[host]
 
     def _until_free_ns(self) -> int:
@@ -198,7 +198,7 @@ class Agents:
 
     def _end(self, message: Message) -> None:
         for inner, count in self._passing:
-            self._work(inner, count)
+            self._work(inner, count * self._send_ns + (self._receive_ns if inner != LEADER else 0))
         self._read_ns = max(self._read_ns, self._clock.now_ns + max(self._reach_ns))
         for through in message.through:
             self._clock.after(self._reach_ns[through], partial(self._is_back, through))

@@ -23,7 +23,7 @@ HOST_OVERHEAD_US = 100.0  #: what a round costs in one machine's memory before a
 HOST_GBYTES_PER_S = 10.0  #: what the cores of a small machine read and write together
 SERVER_GBYTES_PER_S = 100.0  #: those of a server with many memory channels
 STORE_SET_US = 20.0  #: about what torch's store works for an entry; `make scaling` measures it
-AGENT_US = 60.0  #: about what an agent works for a message to or from another one; measured there, too
+SEND_US, RECEIVE_US = 60.0, 90.0  #: about what an agent works for a message to or from another one; measured there, too
 ASKED_MESSAGES = 3  #: of the network for one that is not expected yet: Gloo asks before it sends
 
 _BANDWIDTHS = ("gbps", "host_gbytes_per_s")
@@ -40,7 +40,7 @@ class Network:
     round_ms: what every round costs on top: for a cost that was measured.
     store_set_us: what the store with the log works for a `compare_set`; 0 for no store: then what is said is known
         after a message.
-    agent_us: what an agent works for a message to or from another agent.
+    send_us, receive_us: what an agent works for a message to another agent, and for one from there.
 
     >>> one_gigabyte_a_second = network("zero:gbps=8,ranks_per_host=1")
     >>> one_gigabyte_a_second.reduce_ns(world=2, ranks=[0, 1], payload_bytes=1_000_000)  # one message of 1 ms
@@ -55,7 +55,8 @@ class Network:
     host_gbytes_per_s: float = HOST_GBYTES_PER_S
     round_ms: float = 0.0
     store_set_us: float = 0.0
-    agent_us: float = 0.0
+    send_us: float = 0.0
+    receive_us: float = 0.0
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -86,7 +87,7 @@ class Network:
     @property
     def hop_s(self) -> float:
         """A short message from one agent to another, which expects it, with what both work for it."""
-        return self.message_s + 2 * self.agent_us / 1e6
+        return self.message_s + (self.send_us + self.receive_us) / 1e6
 
     def reach_s(self, hosts: int, messages: int = 1) -> list[float]:
         """For each host, from the first host's having written an entry until that one has it: down a tree, by so many
@@ -94,7 +95,7 @@ class Network:
         reach, hop_s = [0.0] * hosts, self.hop_s + (messages - 1) * self.message_s
         for place in range(hosts):
             for turn, child in enumerate(children(0, place, hosts)):  # one after the other
-                reach[child] = reach[place] + turn * self.agent_us / 1e6 + hop_s
+                reach[child] = reach[place] + turn * self.send_us / 1e6 + hop_s
         return reach
 
     def gather_s(self, hosts: int) -> float:
@@ -199,7 +200,7 @@ NETWORKS: dict[str, Callable[..., Network]] = {
     ),
 }
 #: Ethernet, used as outpace's own engine for several hosts does.
-NETWORKS["cluster"] = partial(NETWORKS["ethernet"], store_set_us=STORE_SET_US, agent_us=AGENT_US)
+NETWORKS["cluster"] = partial(NETWORKS["ethernet"], store_set_us=STORE_SET_US, send_us=SEND_US, receive_us=RECEIVE_US)
 
 
 def network(choice: str | Network) -> Network:
