@@ -321,3 +321,15 @@ def test_paths_end_a_wait_only_when_something_new_is_linked():
     assert ledger.published.open == 1  # 3 and its neighbour 2, which does not wait
     publish(ledger, 2, 1)
     assert list(ledger.published.frozen[1].publications) == [0, 1, 2, 3]
+
+
+def test_who_took_part_in_a_publication_does_not_depend_on_when_one_asks():
+    ledger = joined(3, rows=3)
+    ledger.apply(Finish(2, 1, True))
+    publish(ledger, 0, 0)
+    assert [ledger.published.took_part(rank, 0) for rank in range(3)] == [True, True, False]
+    ledger.apply(Sync(1, 1, 0))
+    assert ledger.published.took_part(1, 0), "it left only after the push"
+    assert not ledger.published.taking_part(1)
+    publish(ledger, 0, 1)
+    assert not ledger.published.took_part(1, 0)

@@ -67,6 +67,7 @@ class Shelf:
     kept: dict[int, Publication] = field(default_factory=dict)  #: its last publications by iteration
     stamp: int = 0  #: `Published.stamp` after its last publication
     stamp_before: int = 0  #: and after the previous one
+    left: int = NOTHING  #: `Published.stamp` when it last stopped taking part
 
     def put(self, rank: int, iteration: int) -> None:
         row = self.spares.pop(0)
@@ -217,6 +218,10 @@ class Published(Part):
         """Whether this rank is alive, has data left and is not in `synchronize`."""
         return rank in self._taking_part
 
+    def took_part(self, rank: int, when: int) -> bool:
+        """Whether this rank took part when rank `when` last published, whatever has become of it since."""
+        return rank in self._taking_part or self.shelves[rank].left >= self.shelves[when].stamp
+
     def current(self, ranks: Iterable[int]) -> Iterator[Publication]:
         """The current publications of these ranks, as far as they take part, without those that are too old."""
         return filter(None, map(self._there.__getitem__, ranks))
@@ -248,6 +253,7 @@ class Published(Part):
 
     def _leave(self, rank: int) -> None:
         self._taking_part.discard(rank)
+        self.shelves[rank].left = self.stamp
         self._missing.discard(rank)
         self._show(rank)
         self._has_read(rank)

@@ -158,9 +158,12 @@ class SGP(Averaging):
         engine.replica.become(await engine.weights.mix(shares, oldest - 1, own=own))
 
     def _kept(self, engine: Engine, iteration: int) -> float:
-        """The share that a rank keeps: its own, and those of peers that have left."""
+        """The share that a rank keeps of what it has published: its own, and those of peers that had left before. One
+        that leaves later has received its push: kept as well, it would be there twice."""
         peers = push_peers(engine.rank, iteration, engine.world, self._peers(engine.world))
-        return 1 - self._share(engine.world) * sum(engine.ledger.published.taking_part(peer) for peer in peers)
+        return 1 - self._share(engine.world) * sum(
+            engine.ledger.published.took_part(peer, engine.rank) for peer in peers
+        )
 
     def _share(self, world: int) -> float:
         return 1 / (self._peers(world) + 1)
