@@ -6,6 +6,7 @@ One more replica is trained alone, by the plainest code, from the first snapshot
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 
 import torch
@@ -58,12 +59,13 @@ class PlainTraining(Checker):
 
     def _shorten(self, size: float) -> None:
         """A round of few ranks decays weights by less. One of less than half the usual size is a shorter step, too, of
-        an optimizer with momentum."""
+        an optimizer with momentum, and any such round is of Adam, if the rest of the work comes in later ones."""
         usual = size if self._usual is None else self._usual
         stride = size / usual if 0 < size < 0.5 * usual else 1.0
         self._usual = usual + 0.1 * (size - usual)
         for group in self._alone.inner.param_groups:
             length = stride if group.get("momentum", 1.0) else 1.0
+            length *= math.sqrt(size) if "betas" in group and self.scene.rules.late != "drop" and size else 1.0
             group["lr"] *= length
             group["weight_decay"] *= (size or 1.0) / length
 
